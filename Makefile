@@ -1,0 +1,49 @@
+# `make demo` and `make test` do all their set-up themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := aioretry tests examples
+
+.PHONY: help demo test check pytest matrix bench format clean
+
+help:
+	@echo "make demo    watch writes survive failovers on a real replica set"
+	@echo "make test    lint, types and all tests"
+	@echo "make matrix  the failover test on every server version (slow)"
+	@echo "make bench   throughput beside Motor and PyMongo's AsyncMongoClient"
+	@echo "make format  format and sort imports"
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m aioretry demo $(ARGS)
+
+test: check pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+pytest: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+matrix: $(STAMP)
+	$(BIN)/python -m pytest -m matrix $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,28 @@
+"""A test kit: real MongoDB servers, and faults between them and their clients, on purpose."""
+
+from aioretry.testing._admin import CommandFailedError
+from aioretry.testing._election import NoPrimaryError
+from aioretry.testing._fail_points import FailPoint
+from aioretry.testing._faults import Fault, FaultKind
+from aioretry.testing._member import Member
+from aioretry.testing._mongod import Mongod, MongodNotFoundError, find_mongod
+from aioretry.testing._proxy import Proxy
+from aioretry.testing._replica_set import ReplicaSet, Standalone
+from aioretry.testing._server import MemberState, MongodStartError
+
+__all__ = [
+    "CommandFailedError",
+    "FailPoint",
+    "Fault",
+    "FaultKind",
+    "Member",
+    "MemberState",
+    "Mongod",
+    "MongodNotFoundError",
+    "MongodStartError",
+    "NoPrimaryError",
+    "Proxy",
+    "ReplicaSet",
+    "Standalone",
+    "find_mongod",
+]

@@ -1,0 +1,65 @@
+"""Sending one command to one server, without a driver: no pool, no monitor, no retry."""
+
+import itertools
+import socket
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aioretry.testing._wire import HEADER_SIZE, body_of, header_of, request_of
+
+_request_ids: Final = itertools.count(1)
+
+
+class CommandFailedError(RuntimeError):
+    """A server answered a command with an error.
+
+    Attributes:
+        code: the server's error code.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def run_command(
+    host: str, port: int, command: Mapping[str, Any], *, database: str = "admin", timeout: float
+) -> dict[str, Any]:
+    """Send a command over a connection of its own.
+
+    Args:
+        host: where the server listens.
+        port: where the server listens.
+        command: the command, its name first.
+        database: the database that it runs on.
+        timeout: seconds for connecting, and again for each part of the answer.
+
+    Returns:
+        The reply.
+
+    Raises:
+        CommandFailedError: the server answered with an error.
+        OSError: it did not answer; a TimeoutError if it kept silent.
+    """
+    # As drivers do on a direct connection: without it, secondaries refuse to be read.
+    preference = {"$readPreference": {"mode": "primaryPreferred"}}
+    request = request_of(next(_request_ids), {**command, "$db": database, **preference})
+    with socket.create_connection((host, port), timeout) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(request)
+        head = _receive(connection, HEADER_SIZE)
+        reply = body_of(head + _receive(connection, header_of(head).length - HEADER_SIZE))
+    if reply.get("ok") != 1:
+        message = f"{next(iter(command))} on {host}:{port}: {reply.get('errmsg')}"
+        raise CommandFailedError(message, int(reply.get("code", 0)))
+    return reply
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        chunk = connection.recv(size - len(data))
+        if not chunk:
+            raise ConnectionResetError("the server closed the connection")
+        data += chunk
+    return bytes(data)

@@ -1,0 +1,208 @@
+"""The servers of one deployment, and the proxies before them; all blocking."""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aioretry.testing._election import (
+    NoPrimaryError,
+    depose,
+    find_primary,
+    initiate,
+    wait_until_ready,
+)
+from aioretry.testing._mongod import Mongod, find_mongod
+from aioretry.testing._ports import HOST
+from aioretry.testing._processes import Processes
+from aioretry.testing._proxy import Proxy
+from aioretry.testing._server import PAUSE, START_TIMEOUT, MemberState, MongodStartError, Server
+
+_MOST_MEMBERS: Final = 7  # more can't all vote
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to start.
+
+    Attributes:
+        members: how many servers.
+        mongod: the program; None to find one.
+        version: the version to find.
+        set_name: the replica set's name; None for a standalone.
+        proxied: whether to put a proxy before each server.
+        set_settings: the replica set's settings.
+        parameters: server parameters.
+    """
+
+    members: int
+    mongod: Mongod | None
+    version: str | None
+    set_name: str | None
+    proxied: bool
+    set_settings: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class Cluster:
+    """Running servers.
+
+    Everything that it starts is under one keeper process, which ends it all when this process
+    ends.
+
+    Args:
+        settings: what to start.
+
+    Raises:
+        ValueError: no replica set has so many members.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        if not 1 <= settings.members <= _MOST_MEMBERS:
+            raise ValueError(f"a replica set has 1 to {_MOST_MEMBERS} members")
+        self.servers: list[Server] = []
+        self._settings = settings
+        self.proxies: list[Proxy] = []  # one a server, or none
+        self._lock = threading.Lock()  # guards the two below
+        self._processes: Processes | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Start everything and wait until it is ready; on any failure nothing is left.
+
+        Raises:
+            MongodNotFoundError: there is no mongod.
+            MongodStartError: a server did not start.
+            RuntimeError: it was started or closed before.
+        """
+        try:
+            self._start(self._settings.mongod or find_mongod(self._settings.version))
+        except BaseException as exc:
+            closed = self._closed
+            self.close()
+            if closed and isinstance(exc, Exception):  # whatever it met when its servers ended
+                raise RuntimeError("it was closed before it had started") from exc
+            raise
+
+    def close(self) -> None:
+        """End everything and remove every file; fine to repeat, and while it is starting."""
+        with self._lock:
+            self._closed = True
+            processes = self._processes
+        for proxy in self.proxies:
+            proxy.close()
+        if processes is not None:
+            processes.close()
+
+    def restart(self, server: Server) -> None:
+        """Start a server again on its port and data, killing it first where it still runs.
+
+        Raises:
+            MongodStartError: it did not start, or did not become primary or secondary.
+        """
+        deadline = time.monotonic() + START_TIMEOUT
+        if server.state is not MemberState.DEAD:
+            server.kill()
+        server.launch()
+        server.wait_until_up(may_move=False)
+        if self._settings.set_name is not None:
+            wait_until_ready(server, deadline)
+
+    def heal(self) -> None:
+        """Thaw and restart whatever is frozen or dead, and wait until every server is ready.
+
+        Raises:
+            MongodStartError: a server did not start, or did not become primary or secondary.
+            NoPrimaryError: none became primary within a minute.
+        """
+        for server in self.servers:
+            if server.state is MemberState.FROZEN:
+                server.thaw()
+            elif server.state is MemberState.DEAD:
+                server.launch()
+        deadline = time.monotonic() + START_TIMEOUT
+        for server in self.servers:
+            try:
+                server.wait_until_up(may_move=False)
+            except MongodStartError:  # it died by itself before
+                server.launch()
+                server.wait_until_up(may_move=False)
+        if self._settings.set_name is not None:
+            self.wait_for_primary(START_TIMEOUT, None)
+            for server in self.servers:
+                wait_until_ready(server, deadline)
+
+    def wait_for_primary(self, timeout: float, other_than: Server | None) -> Server:
+        """Wait until a member is primary.
+
+        Args:
+            timeout: seconds.
+            other_than: a member that doesn't count.
+
+        Raises:
+            NoPrimaryError: none became primary in time.
+        """
+        deadline = time.monotonic() + timeout
+        others = [server for server in self.servers if server is not other_than]
+        while True:
+            primary = find_primary(others)
+            if primary is not None:
+                return primary
+            if time.monotonic() > deadline or self._closed:
+                raise NoPrimaryError(f"no member became primary within {timeout:g} seconds")
+            time.sleep(PAUSE)
+
+    def step_down(self, seconds: float) -> Server:
+        """Make the primary step down.
+
+        Args:
+            seconds: how long it must not become primary again.
+
+        Returns:
+            The server that was the primary.
+
+        Raises:
+            NoPrimaryError: there is none.
+        """
+        primary = find_primary(self.servers)
+        if primary is None:
+            raise NoPrimaryError("no member is primary")
+        running = [server for server in self.servers if server.state is MemberState.RUNNING]
+        depose(primary, seconds, alone=len(running) == 1)
+        return primary
+
+    def _start(self, mongod: Mongod) -> None:
+        settings = self._settings
+        with self._lock:
+            if self._closed or self._processes is not None:
+                raise RuntimeError("it was started or closed before: it can be started once only")
+            self._processes = processes = Processes()
+        self.servers += [
+            Server(
+                processes,
+                mongod,
+                index,
+                set_name=settings.set_name,
+                parameters=settings.parameters,
+            )
+            for index in range(settings.members)
+        ]
+        for server in self.servers:
+            server.launch()
+        for server in self.servers:
+            server.wait_until_up(may_move=True)
+        if settings.set_name is not None:
+            initiate(self.servers, settings.set_name, settings.set_settings)
+        if settings.proxied:
+            self._start_proxies()
+        if self._closed:
+            raise RuntimeError("it was closed")
+
+    def _start_proxies(self) -> None:
+        names: dict[str, str] = {}  # complete before the first client comes
+        for server in self.servers:
+            proxy = Proxy(HOST, server.port, names=names)
+            self.proxies.append(proxy)
+            proxy.start()
+            names[server.address] = proxy.address

@@ -1,0 +1,288 @@
+"""What every kind of deployment can do: starting, ending and breaking its servers."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from anyio import CancelScope, to_thread
+
+from aioretry.testing._cluster import Cluster, Settings
+from aioretry.testing._fail_points import FailPoint, Mode, fail_command_data
+from aioretry.testing._faults import Fault, FaultKind, FaultList, arm
+from aioretry.testing._member import Member
+from aioretry.testing._server import Server
+
+_ONCE: Final[Mapping[str, float]] = {"times": 1}
+
+
+class Deployment:
+    """What replica sets and standalones have in common.
+
+    It holds nothing of an event loop: one object may serve any number of loops, one after the
+    other or at once.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._cluster = Cluster(settings)
+        self._members: tuple[Member, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {' '.join(map(repr, self._members)) or 'not running'}>"
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Its servers; empty before it is started."""
+        return self._members
+
+    @property
+    def uri(self) -> str:
+        """The URI for a client of it.
+
+        Raises:
+            RuntimeError: it was not started.
+        """
+        if not self._members:
+            raise RuntimeError("it was not started: use it in a `with` or `async with` block")
+        addresses = ",".join(member.address for member in self._members)
+        name = self._settings.set_name
+        return f"mongodb://{addresses}/" + (f"?replicaSet={name}" if name else "")
+
+    def start(self) -> None:
+        """Start it and wait until it is ready; blocks.
+
+        Raises:
+            MongodNotFoundError: there is no mongod.
+            MongodStartError: a server did not start; the message has the end of its log.
+            RuntimeError: it was started or closed before.
+        """
+        self._cluster.start()
+        proxies = self._cluster.proxies
+        self._members = tuple(
+            Member(server, proxies[server.index] if proxies else None)
+            for server in self._cluster.servers
+        )
+
+    def close(self) -> None:
+        """Kill every server and remove every file; blocks; fine to repeat."""
+        self._cluster.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await to_thread.run_sync(self.start)
+        except BaseException:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(self.close)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with CancelScope(shield=True):
+            await to_thread.run_sync(self.close)
+
+    async def kill(self, member: Member) -> None:
+        """Kill a server with SIGKILL and wait until it is gone; fine if it is dead or frozen."""
+        await to_thread.run_sync(self._server(member).kill)
+
+    async def restart(self, member: Member) -> None:
+        """Start a server again on the same port and data, and wait until it is ready.
+
+        A server that still runs is killed first.
+
+        Raises:
+            MongodStartError: it did not start, or did not get ready within a minute.
+        """
+        await to_thread.run_sync(self._cluster.restart, self._server(member))
+
+    async def freeze(self, member: Member) -> None:
+        """Stop a server with SIGSTOP: its connections stay open, and nothing answers.
+
+        Raises:
+            RuntimeError: it is dead.
+        """
+        await to_thread.run_sync(self._server(member).freeze)
+
+    async def thaw(self, member: Member) -> None:
+        """Let a frozen server go on.
+
+        Raises:
+            RuntimeError: it is dead.
+        """
+        await to_thread.run_sync(self._server(member).thaw)
+
+    async def heal(self) -> None:
+        """Thaw and restart whatever is frozen or dead, and wait until every server is ready.
+
+        For the end of a test, where later tests use the same servers.
+
+        Raises:
+            MongodStartError: a server did not start, or did not get ready within a minute.
+            NoPrimaryError: none became primary within a minute.
+        """
+        await to_thread.run_sync(self._cluster.heal)
+
+    def fail_point(
+        self, name: str, mode: Mode, data: Mapping[str, Any], *, member: Member | None = None
+    ) -> FailPoint:
+        """Describe a fail point; `async with` turns it on, and off at the end.
+
+        Args:
+            name: the server's name for it, as `onPrimaryTransactionalWrite`.
+            mode: `"alwaysOn"`, `{"times": n}` or `{"skip": n}`.
+            data: its options.
+            member: the server; by default the primary at the time that it is turned on.
+        """
+        return FailPoint(name, mode, data, self._finder(member))
+
+    def fail_command(
+        self,
+        commands: Sequence[str] | str,
+        *,
+        mode: Mode = _ONCE,
+        error_code: int | None = None,
+        error_labels: Sequence[str] | None = None,
+        close_connection: bool = False,
+        write_concern_error: Mapping[str, Any] | None = None,
+        block_ms: int | None = None,
+        app_name: str | None = None,
+        member: Member | None = None,
+    ) -> FailPoint:
+        """Describe commands that a server fails; `async with` makes it do so inside the block.
+
+        Args:
+            commands: one or more names of commands.
+            mode: `{"times": n}`, `{"skip": n}` or `"alwaysOn"`; by default once.
+            error_code: the code of the error to answer with, without running the command.
+            error_labels: the labels of that error, instead of the server's own; needs 4.4.
+            close_connection: close the connection, without running the command.
+            write_concern_error: run the command, and put this error into the answer.
+            block_ms: hold the command up for so many milliseconds first; needs 4.4.
+            app_name: only for clients with this application name; needs 4.4.
+            member: the server; by default the primary at the time that it is turned on.
+
+        Raises:
+            ValueError: there is nothing to do, or the servers are too old for it.
+        """
+        data = fail_command_data(
+            self._cluster.servers[0].release if self._cluster.servers else None,
+            (commands,) if isinstance(commands, str) else tuple(commands),
+            error_code=error_code,
+            error_labels=None if error_labels is None else tuple(error_labels),
+            close_connection=close_connection,
+            write_concern_error=write_concern_error,
+            block_ms=block_ms,
+            app_name=app_name,
+        )
+        return FailPoint("failCommand", mode, data, self._finder(member))
+
+    def drop_reply(
+        self,
+        *commands: str,
+        times: int | None = 1,
+        member: Member | None = None,
+        namespace: str | None = None,
+        app_name: str | None = None,
+    ) -> Fault:
+        """Lose the answer to a command: it is run, and the client never hears of it.
+
+        The client's connection is closed when the answer arrives. Needs `proxied=True`.
+
+        Args:
+            commands: names of commands.
+            times: how often in all; None for every time.
+            member: only at this server; by default at any.
+            namespace: only on this collection, as `metrics.events`.
+            app_name: only for clients with this application name.
+
+        Returns:
+            The fault, armed already; a `with` or `async with` block of it disarms it at its end.
+
+        Raises:
+            ValueError: no command is named, or it would never strike.
+            RuntimeError: there are no proxies.
+        """
+        return arm(
+            FaultKind.DROP_REPLY,
+            self._fault_lists(member),
+            commands,
+            times=times,
+            namespace=namespace,
+            app_name=app_name,
+        )
+
+    def drop_request(
+        self,
+        *commands: str,
+        times: int | None = 1,
+        member: Member | None = None,
+        namespace: str | None = None,
+        app_name: str | None = None,
+    ) -> Fault:
+        """Lose a command before it reaches a server, and close the client's connection.
+
+        Needs `proxied=True`.
+
+        Args:
+            commands: names of commands.
+            times: how often in all; None for every time.
+            member: only at this server; by default at any.
+            namespace: only on this collection, as `metrics.events`.
+            app_name: only for clients with this application name.
+
+        Returns:
+            The fault, armed already; a `with` or `async with` block of it disarms it at its end.
+
+        Raises:
+            ValueError: no command is named, or it would never strike.
+            RuntimeError: there are no proxies.
+        """
+        return arm(
+            FaultKind.DROP_REQUEST,
+            self._fault_lists(member),
+            commands,
+            times=times,
+            namespace=namespace,
+            app_name=app_name,
+        )
+
+    def _fault_lists(self, member: Member | None) -> list[FaultList]:
+        proxies = self._cluster.proxies
+        if not proxies:
+            raise RuntimeError("there are no proxies: it was not started, or not with proxied=True")
+        if member is not None:
+            proxies = [proxies[self._server(member).index]]
+        return [proxy.faults for proxy in proxies]
+
+    def _find_server(self) -> Server:
+        """The server that is meant where none is named."""
+        return self._cluster.servers[0]
+
+    def _finder(self, member: Member | None) -> Callable[[], Awaitable[Server]]:
+        async def find() -> Server:
+            if member is not None:
+                return self._server(member)
+            return await to_thread.run_sync(self._find_server)
+
+        return find
+
+    def _server(self, member: Member) -> Server:
+        if member not in self._members:
+            raise ValueError(f"{member!r} belongs to another deployment")
+        return self._cluster.servers[member.index]

@@ -1,0 +1,124 @@
+"""Who is what in a replica set: initiating, finding and deposing primaries; all blocking."""
+
+import contextlib
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from aioretry.testing._admin import CommandFailedError
+from aioretry.testing._server import PAUSE, START_TIMEOUT, MemberState, Server
+
+_HELLO: Final = {"isMaster": 1}  # every server version knows this name
+_TIMEOUT: Final = 10.0
+_NOBODY_CAUGHT_UP: Final = 262  # ExceededTimeLimit
+_CATCH_UP: Final = 2  # seconds that a primary may wait for its secondaries before it steps down
+
+
+class NoPrimaryError(RuntimeError):
+    """No member of the replica set is a primary."""
+
+
+def initiate(servers: Sequence[Server], set_name: str, settings: Mapping[str, int]) -> None:
+    """Make running servers one replica set, and wait until every member is ready.
+
+    Args:
+        servers: its future members; the first one becomes the primary.
+        set_name: its name.
+        settings: the replica set's settings.
+
+    Raises:
+        MongodStartError: it takes more than a minute.
+    """
+    deadline = time.monotonic() + START_TIMEOUT
+    members = [{"_id": server.index, "host": server.address} for server in servers]
+    config = {"_id": set_name, "version": 1, "members": members, "settings": dict(settings)}
+    servers[0].command({"replSetInitiate": config}, timeout=START_TIMEOUT)
+    while find_primary(servers) is None:
+        _check(deadline, servers[0], "did not become a primary")
+        servers[0].ask({"replSetStepUp": 1})  # without it, it waits for an election timeout
+        time.sleep(PAUSE)
+    for server in servers:
+        wait_until_ready(server, deadline)
+
+
+def wait_until_ready(server: Server, deadline: float) -> None:
+    """Wait until a member is primary or secondary.
+
+    Args:
+        server: the member.
+        deadline: until when, on the monotonic clock.
+
+    Raises:
+        MongodStartError: it did not become either in time.
+    """
+    while True:
+        reply = server.ask(_HELLO)
+        if reply is not None and (reply.get("ismaster") or reply.get("secondary")):
+            return
+        _check(deadline, server, "did not become a primary or secondary")
+        time.sleep(PAUSE)
+
+
+def find_primary(servers: Iterable[Server]) -> Server | None:
+    """Ask all members at once which one is the primary.
+
+    Returns:
+        The primary of the latest election, if one answers.
+    """
+    primaries = [(reply, server) for server, reply in _ask_all(servers) if reply.get("ismaster")]
+    # A deposed one may not know it yet; election ids grow.
+    return max(primaries, key=lambda found: _election_of(found[0]), default=(None, None))[1]
+
+
+def find_secondaries(servers: Iterable[Server]) -> list[Server]:
+    """Ask all members at once which ones are secondaries."""
+    return [server for server, reply in _ask_all(servers) if reply.get("secondary")]
+
+
+def depose(primary: Server, seconds: float, *, alone: bool) -> None:
+    """Make a primary step down, whether or not its secondaries have caught up in time.
+
+    Args:
+        primary: the primary.
+        seconds: how long it must not become primary again; rounded up.
+        alone: whether there is nobody who could catch up.
+
+    Raises:
+        CommandFailedError: it refused.
+    """
+    period = max(1, math.ceil(seconds))
+    gentle = {"replSetStepDown": period, "secondaryCatchUpPeriodSecs": min(_CATCH_UP, period)}
+    forced = {"replSetStepDown": period, "secondaryCatchUpPeriodSecs": 0, "force": True}
+    with contextlib.suppress(ConnectionError):  # a server may answer by closing it
+        if not alone:
+            # Only an unforced one makes a secondary stand for election at once.
+            try:
+                primary.command(gentle, timeout=_CATCH_UP + _TIMEOUT)
+            except CommandFailedError as exc:
+                if exc.code != _NOBODY_CAUGHT_UP:
+                    raise
+            else:
+                return
+        primary.command(forced, timeout=_TIMEOUT)
+
+
+def _ask_all(servers: Iterable[Server]) -> list[tuple[Server, dict[str, Any]]]:
+    asked = [server for server in servers if server.state is MemberState.RUNNING]
+    if not asked:
+        return []
+    with ThreadPoolExecutor(len(asked)) as pool:
+        replies = pool.map(lambda server: server.ask(_HELLO), asked)
+        return [(server, reply) for server, reply in zip(asked, replies, strict=True) if reply]
+
+
+def _election_of(reply: Mapping[str, Any]) -> bytes:
+    election = reply.get("electionId")
+    return b"" if election is None else bytes(election.binary)
+
+
+def _check(deadline: float, server: Server, what: str) -> None:
+    server.require_process()
+    if time.monotonic() > deadline:
+        raise server.start_error(f"{what} within {START_TIMEOUT:.0f} seconds")

@@ -1,0 +1,64 @@
+"""Fixtures of the whole suite: one real replica set, and what each test needs of it."""
+
+import socket
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from pymongo import MongoClient
+from pymongo.write_concern import WriteConcern
+
+from aioretry import RetryClient, RetryMotorCollection
+from aioretry.testing import ReplicaSet
+
+MAJORITY = WriteConcern(w="majority", j=True)
+
+
+@pytest.fixture(scope="session")
+def shared_set() -> Iterator[ReplicaSet]:
+    """Three members behind proxies, for the whole session."""
+    with ReplicaSet(proxied=True) as replica_set:
+        yield replica_set
+
+
+@pytest.fixture
+async def replica_set(shared_set: ReplicaSet) -> AsyncIterator[ReplicaSet]:
+    """The shared set; what a test kills or freezes is healed after it."""
+    yield shared_set
+    await shared_set.heal()
+
+
+@pytest.fixture
+async def client(replica_set: ReplicaSet) -> AsyncIterator[RetryClient]:
+    """A client of the shared set, closed after the test."""
+    async with RetryClient(replica_set.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def collection(client: RetryClient) -> RetryMotorCollection:
+    """A collection of the test's own, acknowledged by the majority's journals."""
+    name = f"c{uuid.uuid4().hex[:12]}"
+    return client.aioretry_tests.get_collection(name, write_concern=MAJORITY)
+
+
+@pytest.fixture
+def plain(shared_set: ReplicaSet) -> Iterator[MongoClient]:
+    """PyMongo's own client of the same set, to look at what was written."""
+    with MongoClient(shared_set.uri, readConcernLevel="majority") as client:
+        yield client
+
+
+@pytest.fixture
+def stored(collection: RetryMotorCollection, plain: MongoClient):
+    """The test's collection, read by PyMongo on the primary."""
+    return plain[collection.database.name][collection.name]
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

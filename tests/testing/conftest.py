@@ -1,0 +1,63 @@
+"""One replica set with proxies for all tests of the test kit; whole again after each of them."""
+
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import aioretry.testing
+from aioretry.testing import ReplicaSet
+
+CHECKOUT = Path(aioretry.testing.__file__).parents[2]
+
+
+@pytest.fixture(scope="package")
+def shared_set() -> Iterator[ReplicaSet]:
+    with ReplicaSet(proxied=True) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def servers(shared_set: ReplicaSet) -> AsyncIterator[ReplicaSet]:
+    yield shared_set
+    await shared_set.heal()
+
+
+@pytest.fixture
+def eventually() -> Callable[..., None]:
+    """Wait until something is so; for other processes, which can't be awaited."""
+
+    def wait(condition: Callable[[], bool], timeout: float = 20.0) -> None:
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, "it did not become so in time"
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture
+def run_python():
+    """Run a script in a process (group) of its own, with pipes; kill what is left of it."""
+
+    @contextmanager
+    def run(script: str) -> Iterator[subprocess.Popen[str]]:
+        with subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=CHECKOUT,
+            start_new_session=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return run

@@ -1,0 +1,213 @@
+import itertools
+import struct
+
+import bson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aioretry.testing import Fault, FaultKind
+from aioretry.testing._conversation import Conversation, HangUp
+from aioretry.testing._faults import FaultList, arm
+from aioretry.testing._wire import OP_MSG, WireError, body_of
+
+
+def message(document: dict, flags: int = 0) -> bytes:
+    payload = struct.pack("<I", flags) + b"\0" + bson.encode(document)
+    return struct.pack("<iiii", 16 + len(payload), 1, 0, OP_MSG) + payload
+
+
+HELLO = message({"hello": 1, "client": {"application": {"name": "app"}}, "$db": "admin"})
+INSERT = message({"insert": "c", "documents": [{"x": "y" * 300}], "$db": "d"})
+OK = message({"ok": 1.0, "big": "z" * 500})
+HELLO_OK = message({"me": "server:1"})
+HELLO_SEEN = message({"me": "proxy:2"})
+
+
+def conversation(faults: FaultList | None = None) -> Conversation:
+    return Conversation(FaultList() if faults is None else faults, {"server:1": "proxy:2"})
+
+
+def armed(
+    faults: FaultList,
+    kind: FaultKind = FaultKind.DROP_REPLY,
+    command: str = "insert",
+    times: int | None = 1,
+    namespace: str | None = None,
+    app_name: str | None = None,
+) -> Fault:
+    return arm(kind, [faults], [command], times=times, namespace=namespace, app_name=app_name)
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    bounds = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(bounds)]
+
+
+@given(st.lists(st.integers(min_value=0), max_size=8), st.booleans())
+def test_pieces(cuts: list[int], watched: bool) -> None:
+    """However the bytes are cut, the same bytes come out, with hello replies rewritten."""
+    faults = FaultList()
+    if watched:
+        armed(faults, namespace="other.c")
+    talk = conversation(faults)
+
+    requests = b"".join(map(talk.from_client, pieces(HELLO + INSERT + INSERT, cuts)))
+    replies = b"".join(map(talk.from_server, pieces(HELLO_OK + OK + OK, cuts)))
+
+    assert HELLO + INSERT + INSERT == requests
+    assert HELLO_SEEN + OK + OK == replies
+
+
+def test_long_reply_is_not_held_back() -> None:
+    """The beginning of a message that nobody watches is passed on before its end is there."""
+    talk = conversation()
+    talk.from_client(INSERT)
+
+    assert OK[:100] == talk.from_server(OK[:100])
+    assert OK[100:200] == talk.from_server(OK[100:200])
+
+
+def test_stream_of_hello_replies() -> None:
+    """Each reply of a stream that answers one hello is rewritten."""
+    talk = conversation()
+    talk.from_client(HELLO)
+    more = message({"me": "server:1"}, flags=2)
+
+    assert [message({"me": "proxy:2"}, flags=2)] * 3 == [talk.from_server(more) for _ in range(3)]
+    assert HELLO_SEEN == talk.from_server(HELLO_OK)
+    talk.from_client(INSERT)
+    assert OK == talk.from_server(OK)
+
+
+def test_request_without_a_reply() -> None:
+    """An unacknowledged command is not taken for the one that the next reply answers."""
+    faults = FaultList()
+    fault = armed(faults)
+    talk = conversation(faults)
+    unacknowledged = message(body_of(INSERT), flags=2)
+
+    assert unacknowledged + HELLO == talk.from_client(unacknowledged + HELLO)
+    assert HELLO_SEEN == talk.from_server(HELLO_OK)
+    assert (1, 0) == (fault.seen, fault.fired)
+
+
+def test_drop_reply() -> None:
+    """The request is passed on; its reply ends the conversation, once."""
+    faults = FaultList()
+    fault = armed(faults)
+    talk = conversation(faults)
+
+    assert INSERT == talk.from_client(INSERT)
+    assert (1, 0) == (fault.seen, fault.fired)
+    with pytest.raises(HangUp):
+        talk.from_server(OK[:30])
+    assert (1, 1) == (fault.seen, fault.fired)
+    again = conversation(faults)
+    again.from_client(INSERT)
+    assert OK == again.from_server(OK)
+    assert (2, 1) == (fault.seen, fault.fired)
+    assert "<Fault drop reply insert fired=1/1 seen=2>" == repr(fault)
+
+
+def test_drop_request() -> None:
+    """The request ends the conversation and is not passed on."""
+    faults = FaultList()
+    armed(faults, FaultKind.DROP_REQUEST)
+
+    with pytest.raises(HangUp):
+        conversation(faults).from_client(INSERT)
+
+
+def test_always() -> None:
+    """A fault without a count strikes every time, until it is disarmed."""
+    faults = FaultList()
+    with armed(faults, FaultKind.DROP_REQUEST, times=None) as fault:
+        for _ in range(3):
+            with pytest.raises(HangUp):
+                conversation(faults).from_client(INSERT)
+
+    assert INSERT == conversation(faults).from_client(INSERT)
+    assert (3, 3) == (fault.seen, fault.fired)
+
+
+def test_disarmed_while_a_command_runs() -> None:
+    """A fault that is disarmed before the reply comes lets it pass."""
+    faults = FaultList()
+    fault = armed(faults)
+    talk = conversation(faults)
+    talk.from_client(INSERT)
+
+    fault.disarm()
+
+    assert OK == talk.from_server(OK)
+    assert 0 == fault.fired
+
+
+@pytest.mark.parametrize(
+    ("filters", "fires"),
+    [
+        ({"namespace": "d.c"}, True),
+        ({"namespace": "d.other"}, False),
+        ({"app_name": "app"}, True),
+        ({"app_name": "other"}, False),
+        ({"command": "INSERT"}, True),
+        ({"command": "update"}, False),
+    ],
+)
+def test_filters(filters: dict[str, str], fires: bool) -> None:
+    """A fault strikes only what it is for."""
+    faults = FaultList()
+    fault = armed(faults, FaultKind.DROP_REQUEST, **filters)
+    talk = conversation(faults)
+    talk.from_client(HELLO)
+
+    if fires:
+        with pytest.raises(HangUp):
+            talk.from_client(INSERT)
+    else:
+        assert INSERT == talk.from_client(INSERT)
+    assert int(fires) == fault.fired == fault.seen
+
+
+def test_namespace_of_a_cursor() -> None:
+    """The namespace of a getMore is the collection of its cursor."""
+    faults = FaultList()
+    armed(faults, FaultKind.DROP_REQUEST, "getMore", namespace="d.c")
+
+    with pytest.raises(HangUp):
+        conversation(faults).from_client(message({"getMore": 7, "collection": "c", "$db": "d"}))
+
+
+def test_order() -> None:
+    """Of several faults for one command, the one that was armed first is used up first."""
+    faults = FaultList()
+    first, second = armed(faults), armed(faults)
+
+    for fired in [(1, 0), (1, 1)]:
+        talk = conversation(faults)
+        talk.from_client(INSERT)
+        with pytest.raises(HangUp):
+            talk.from_server(OK)
+        assert fired == (first.fired, second.fired)
+
+
+@pytest.mark.parametrize("wrong", [{"commands": []}, {"commands": ["insert"], "times": 0}])
+def test_fault_that_never_strikes(wrong: dict) -> None:
+    """A fault that could never strike is refused."""
+    arguments = {"times": 1, "namespace": None, "app_name": None, **wrong}
+
+    with pytest.raises(ValueError, match="a fault needs"):
+        arm(FaultKind.DROP_REPLY, [FaultList()], **arguments)
+
+
+def test_compressed_message() -> None:
+    """A message that can't be looked into ends the conversation."""
+    with pytest.raises(WireError):
+        conversation().from_client(struct.pack("<iiii", 40, 1, 0, 2012) + b"x" * 24)
+
+
+def test_reply_that_nobody_asked_for() -> None:
+    """A server that speaks first ends the conversation."""
+    with pytest.raises(HangUp):
+        conversation().from_server(OK)

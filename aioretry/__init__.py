@@ -1,0 +1,41 @@
+"""The resilient write path for asyncio services on MongoDB, built on Motor.
+
+A module imports only from lower ones:
+
+    client  database  collection        the wrappers around Motor's classes
+    operation                           one operation: session, deadline, history
+    _write_path                         what a client's writes have in common
+    _coordinator                        the one retry loop: select, attempt, judge, wait
+    _selection  _sessions  _commands    waiting for a server; leases; arguments and replies
+    _motor                              the only room that knows the driver
+    _verdict  _driver                   what follows from an error (pure); the driver's port
+    errors  events  deadlines           what users see of a write, and its time limits
+
+``testing`` is the public test kit; it stands beside this table.
+"""
+
+from aioretry.client import RetryClient
+from aioretry.collection import RetryMotorCollection
+from aioretry.database import RetryMotorDatabase
+from aioretry.deadlines import Deadline, deadline
+from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
+from aioretry.events import Hook, RetryScheduled
+from aioretry.operation import Operation
+
+__all__ = [
+    "Attempt",
+    "Deadline",
+    "DeadlineExceeded",
+    "Hook",
+    "Operation",
+    "Outcome",
+    "RetryClient",
+    "RetryMotorCollection",
+    "RetryMotorDatabase",
+    "RetryScheduled",
+    "attempts_of",
+    "deadline",
+    "outcome_of",
+]
+
+__version__ = "0.1.0"

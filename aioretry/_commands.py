@@ -1,0 +1,466 @@
+"""Arguments to commands, replies to PyMongo's results and errors. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.objectid import ObjectId
+from bson.raw_bson import RawBSONDocument
+from pymongo.collation import Collation, validate_collation_or_none
+from pymongo.common import (
+    validate_is_document_type,
+    validate_is_mapping,
+    validate_list_or_none,
+    validate_ok_for_replace,
+    validate_ok_for_update,
+)
+from pymongo.errors import (
+    DuplicateKeyError,
+    OperationFailure,
+    WriteConcernError,
+    WriteError,
+    WTimeoutError,
+)
+from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
+from pymongo.write_concern import WriteConcern
+
+from aioretry._driver import Command
+
+T = TypeVar("T")
+
+Document: TypeAlias = Mapping[str, Any]
+Update: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+CollationIn: TypeAlias = Mapping[str, Any] | Collation
+Sort: TypeAlias = Sequence[str | tuple[str, int | str | Mapping[str, Any]]] | Mapping[str, Any]
+Hint: TypeAlias = str | Sort
+Projection: TypeAlias = Mapping[str, Any] | Iterable[str]
+
+# What was encoded is read back without loss, dates out of Python's range included.
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+_MAX_TIME_EXPIRED = 50
+_DUPLICATE_KEY = 11000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a write goes, and the options that it goes with."""
+
+    database: str
+    collection: str
+    codec_options: CodecOptions[Any]
+    reply_codec_options: CodecOptions[Any]
+    """For the replies of insert, update and delete, which hold no documents of the user."""
+
+    write_concern: WriteConcern
+
+    @classmethod
+    def of(
+        cls,
+        database: str,
+        collection: str,
+        codec_options: CodecOptions[Any],
+        write_concern: WriteConcern,
+    ) -> "Target":
+        """Return the target with what follows from its options."""
+        reply_codec_options = codec_options.with_options(
+            unicode_decode_error_handler="replace", document_class=dict
+        )
+        return cls(database, collection, codec_options, reply_codec_options, write_concern)
+
+    def write(
+        self,
+        operation: str,
+        name: str,
+        body: dict[str, Any],
+        result: Callable[[Document], T],
+    ) -> Command[T]:
+        """Return an insert, update or delete command."""
+        return Command(
+            operation,
+            name,
+            self.database,
+            self.collection,
+            body,
+            self.write_concern,
+            self.reply_codec_options,
+            None,
+            result,
+        )
+
+    def encode(self, document: Document) -> RawBSONDocument:
+        """Encode what the user gave: once, so that every attempt sends the same.
+
+        What can't be encoded is refused here, before anything is sent.
+        """
+        if isinstance(document, RawBSONDocument):
+            return document
+        return RawBSONDocument(bson.encode(document, codec_options=self.codec_options))
+
+    def encode_options(self, **options: Any) -> dict[str, Any]:
+        """Encode the options that the user gave; those that are None are left out."""
+        given = {name: value for name, value in options.items() if value is not None}
+        return _top_level(self.encode(given)) if given else given
+
+
+def write_concern_of(write_concern: WriteConcern, *, under_deadline: bool) -> dict[str, Any]:
+    """Return the part of a command that says how it is to be acknowledged.
+
+    Under a deadline it has no ``wtimeout``: the deadline takes its place (Client-Side Operations
+    Timeout, "Command Execution").
+    """
+    if write_concern.is_server_default:
+        return {}
+    document = write_concern.document
+    if under_deadline:
+        document.pop("wtimeout", None)
+    return {"writeConcern": document} if document else {}
+
+
+def insert_one(
+    target: Target, document: Any, bypass_document_validation: bool | None, comment: Any
+) -> Command[InsertOneResult]:
+    """Return the command of ``insert_one``; adds an ``_id`` to a document that has none."""
+    validate_is_document_type("document", document)
+    if isinstance(document, RawBSONDocument):
+        inserted_id = None
+    else:
+        if "_id" not in document:
+            document["_id"] = ObjectId()
+        inserted_id = document["_id"]
+    body = {"insert": target.collection, "ordered": True, "documents": [target.encode(document)]}
+    body |= target.encode_options(
+        bypassDocumentValidation=bypass_document_validation, comment=comment
+    )
+    return target.write("insert_one", "insert", body, lambda _: InsertOneResult(inserted_id, True))
+
+
+def update_one(
+    target: Target,
+    filter: Document,
+    update: Update,
+    upsert: bool,
+    bypass_document_validation: bool | None,
+    collation: CollationIn | None,
+    array_filters: Sequence[Document] | None,
+    hint: Hint | None,
+    let: Document | None,
+    sort: Document | None,
+    comment: Any,
+) -> Command[UpdateResult]:
+    """Return the command of ``update_one``."""
+    validate_is_mapping("filter", filter)
+    validate_ok_for_update(update)
+    validate_list_or_none("array_filters", array_filters)
+    statement = _update_statement(filter, update, upsert, collation, hint, sort)
+    _set(statement, arrayFilters=array_filters)
+    _let(let)
+    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
+    body |= target.encode_options(
+        let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
+    )
+    return target.write("update_one", "update", body, _update_result)
+
+
+def replace_one(
+    target: Target,
+    filter: Document,
+    replacement: Document,
+    upsert: bool,
+    bypass_document_validation: bool | None,
+    collation: CollationIn | None,
+    hint: Hint | None,
+    let: Document | None,
+    sort: Document | None,
+    comment: Any,
+) -> Command[UpdateResult]:
+    """Return the command of ``replace_one``."""
+    validate_is_mapping("filter", filter)
+    validate_ok_for_replace(replacement)
+    _let(let)
+    statement = _update_statement(filter, replacement, upsert, collation, hint, sort)
+    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
+    body |= target.encode_options(
+        let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
+    )
+    return target.write("replace_one", "update", body, _update_result)
+
+
+def delete_one(
+    target: Target,
+    filter: Document,
+    collation: CollationIn | None,
+    hint: Hint | None,
+    let: Document | None,
+    comment: Any,
+) -> Command[DeleteResult]:
+    """Return the command of ``delete_one``."""
+    validate_is_mapping("filter", filter)
+    statement: dict[str, Any] = {"q": filter, "limit": 1}
+    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint))
+    if let is not None:
+        validate_is_document_type("let", let)
+    body = {"delete": target.collection, "ordered": True, "deletes": [target.encode(statement)]}
+    body |= target.encode_options(let=let, comment=comment)
+    return target.write("delete_one", "delete", body, lambda reply: DeleteResult(reply, True))
+
+
+def find_one_and_delete(
+    target: Target,
+    filter: Document,
+    projection: Projection | None,
+    sort: Sort | None,
+    hint: Hint | None,
+    let: Document | None,
+    comment: Any,
+    options: Mapping[str, Any],
+) -> Command[Any]:
+    """Return the command of ``find_one_and_delete``."""
+    extra = {**options, "remove": True}
+    _set(extra, comment=comment)
+    return _find_and_modify(
+        target,
+        "find_one_and_delete",
+        filter,
+        extra,
+        projection=projection,
+        sort=sort,
+        hint=hint,
+        let=let,
+    )
+
+
+def find_one_and_replace(
+    target: Target,
+    filter: Document,
+    replacement: Document,
+    projection: Projection | None,
+    sort: Sort | None,
+    upsert: bool,
+    return_document: bool,
+    hint: Hint | None,
+    let: Document | None,
+    comment: Any,
+    options: Mapping[str, Any],
+) -> Command[Any]:
+    """Return the command of ``find_one_and_replace``."""
+    validate_ok_for_replace(replacement)
+    extra = {**options, "update": replacement}
+    _set(extra, comment=comment)
+    return _find_and_modify(
+        target,
+        "find_one_and_replace",
+        filter,
+        extra,
+        projection=projection,
+        sort=sort,
+        upsert=upsert,
+        return_document=return_document,
+        hint=hint,
+        let=let,
+    )
+
+
+def find_one_and_update(
+    target: Target,
+    filter: Document,
+    update: Update,
+    projection: Projection | None,
+    sort: Sort | None,
+    upsert: bool,
+    return_document: bool,
+    array_filters: Sequence[Document] | None,
+    hint: Hint | None,
+    let: Document | None,
+    comment: Any,
+    options: Mapping[str, Any],
+) -> Command[Any]:
+    """Return the command of ``find_one_and_update``."""
+    validate_ok_for_update(update)
+    validate_list_or_none("array_filters", array_filters)
+    extra = {**options, "update": update}
+    _set(extra, comment=comment, arrayFilters=array_filters)
+    return _find_and_modify(
+        target,
+        "find_one_and_update",
+        filter,
+        extra,
+        projection=projection,
+        sort=sort,
+        upsert=upsert,
+        return_document=return_document,
+        hint=hint,
+        let=let,
+    )
+
+
+def error_in(reply: Document) -> OperationFailure | None:
+    """Return the error that an accepted command's reply speaks of, or None.
+
+    A write error counts before a write concern error.
+    """
+    write_errors = reply.get("writeErrors")
+    if write_errors:
+        error = write_errors[-1]
+        is_duplicate = error.get("code") == _DUPLICATE_KEY
+        return (DuplicateKeyError if is_duplicate else WriteError)(
+            error.get("errmsg"), error.get("code"), error
+        )
+    concern = reply.get("writeConcernError")
+    if not concern:
+        return None
+    details = dict(concern)
+    _set(details, errorLabels=reply.get("errorLabels"))
+    timed_out = concern.get("code") == _MAX_TIME_EXPIRED or (concern.get("errInfo") or {}).get(
+        "wtimeout"
+    )
+    return (WTimeoutError if timed_out else WriteConcernError)(
+        concern.get("errmsg"), concern.get("code"), details
+    )
+
+
+def topology_version_in(reply: Document) -> tuple[object, int] | None:
+    """Return process id and counter of the topology version in a reply, or None."""
+    version = reply.get("topologyVersion")
+    return None if version is None else (version["processId"], version["counter"])
+
+
+def _find_and_modify(
+    target: Target,
+    operation: str,
+    filter: Document,
+    extra: Mapping[str, Any],
+    *,
+    projection: Projection | None,
+    sort: Sort | None,
+    hint: Hint | None,
+    let: Document | None,
+    upsert: bool | None = None,
+    return_document: bool = False,
+) -> Command[Any]:
+    validate_is_mapping("filter", filter)
+    # Names of PyMongo's own helper, which its methods let through in **kwargs.
+    options = dict(extra)
+    upsert = options.pop("upsert", upsert)
+    return_document = options.pop("return_document", return_document)
+    array_filters = options.pop("array_filters", None)
+    if not isinstance(return_document, bool):
+        raise TypeError(
+            "return_document must be ReturnDocument.BEFORE or ReturnDocument.AFTER, "
+            f"not {type(return_document)}"
+        )
+    collation = validate_collation_or_none(options.pop("collation", None))
+    index = _hint(hint)
+    own_concern = options.get("writeConcern")
+    concern = target.write_concern if own_concern is None else WriteConcern(**own_concern)
+    given: dict[str, Any] = {"query": filter, "new": return_document}
+    _set(given, let=_let(let))
+    given.update(options)
+    if projection is not None:
+        given["fields"] = _fields(projection)
+    if sort is not None:
+        given["sort"] = _index_document(sort)
+    if upsert is not None:
+        _require_bool("upsert", upsert)
+        given["upsert"] = upsert
+    if array_filters is not None:
+        given["arrayFilters"] = list(array_filters)
+    _set(given, hint=index, collation=collation)
+    body = {"findAndModify": target.collection, **_top_level(target.encode(given))}
+    return Command(
+        operation,
+        "findAndModify",
+        target.database,
+        target.collection,
+        body,
+        concern,
+        target.codec_options,
+        {"value": 1},
+        lambda reply: reply.get("value"),
+    )
+
+
+def _update_statement(
+    filter: Document,
+    update: Update,
+    upsert: bool,
+    collation: CollationIn | None,
+    hint: Hint | None,
+    sort: Document | None,
+) -> dict[str, Any]:
+    _require_bool("upsert", upsert)
+    if sort is not None:
+        validate_is_mapping("sort", sort)
+    statement: dict[str, Any] = {"q": filter, "u": update, "multi": False, "upsert": upsert}
+    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint), sort=sort)
+    return statement
+
+
+def _update_result(reply: Document) -> UpdateResult:
+    raw = dict(reply)
+    upserted = raw.get("upserted")
+    raw["updatedExisting"] = bool(raw.get("n")) and upserted is None
+    if upserted is not None:
+        raw["upserted"] = upserted[0]["_id"]
+    return UpdateResult(raw, True)
+
+
+def _top_level(document: RawBSONDocument) -> dict[str, Any]:
+    return dict(RawBSONDocument(document.raw, _RAW))
+
+
+def _set(document: dict[str, Any], **values: Any) -> None:
+    document.update({key: value for key, value in values.items() if value is not None})
+
+
+def _require_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, was: {name}={value}")
+
+
+def _let(let: Document | None) -> Document | None:
+    if let is not None:
+        validate_is_mapping("let", let)
+    return let
+
+
+def _hint(hint: Hint | None) -> str | Mapping[str, Any] | None:
+    return hint if hint is None or isinstance(hint, str) else _index_document(hint)
+
+
+def _index_document(keys: Sort) -> dict[str, Any]:
+    if not isinstance(keys, list | tuple | Mapping):
+        raise TypeError(f"must use a dictionary or a list of (key, direction) pairs, not: {keys!r}")
+    if not keys:
+        raise ValueError("key_or_list must not be empty")
+    if isinstance(keys, Mapping):
+        pairs = list(keys.items())
+    else:
+        pairs = [(key, 1) if isinstance(key, str) else key for key in keys]
+    for key, direction in pairs:
+        _validate_pair(key, direction)
+    return dict(pairs)
+
+
+def _validate_pair(key: object, direction: object) -> None:
+    if not isinstance(key, str):
+        raise TypeError(f"first item in each key pair must be an instance of str, not {type(key)}")
+    if not isinstance(direction, str | int | Mapping):
+        raise TypeError(
+            "second item in each key pair must be 1, -1, '2d', or another valid "
+            f"MongoDB index specifier., not {type(direction)}"
+        )
+
+
+def _fields(projection: Projection) -> Mapping[str, Any]:
+    if isinstance(projection, Mapping):
+        return projection
+    if not isinstance(projection, Sequence | AbstractSet):
+        raise TypeError("projection must be a mapping or list of key names")
+    if not all(isinstance(field, str) for field in projection):
+        raise TypeError("projection must be a list of key names, each an instance of str")
+    return dict.fromkeys(projection, 1)

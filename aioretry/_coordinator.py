@@ -1,0 +1,199 @@
+"""The one retry loop: select, attempt, judge, wait."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
+
+from aioretry import _commands, _verdict
+from aioretry._driver import AttemptResult, Command, Driver, Ending, Lease, Numbering, ServerKind
+from aioretry._flight import Flight, Statement
+from aioretry._selection import Selection
+from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt, DeadlineExceeded
+from aioretry.events import Hook, RetryScheduled, publish
+
+
+class Coordinator:
+    """Runs commands until they succeed, fail for good, or run out of time. Bound to one loop."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        loop: asyncio.AbstractEventLoop,
+        policy: Policy,
+        *,
+        server_selection_timeout: float,
+        hooks: tuple[Hook, ...],
+    ) -> None:
+        self.driver = driver
+        self.loop = loop
+        self._policy = policy
+        self._selection = Selection(driver, loop)
+        self._server_selection_timeout = server_selection_timeout
+        self._hooks = hooks
+
+    def statement(
+        self, command: Command[Any], lease: Lease, deadline: Deadline | None
+    ) -> Statement:
+        """Return a new command on its way."""
+        command.body |= _commands.write_concern_of(
+            command.write_concern, under_deadline=deadline is not None
+        )
+        numbering = Numbering.IF_SUPPORTED if self._policy.retry_writes else Numbering.NEVER
+        return Statement(command, lease, deadline, numbering)
+
+    def can_launch(self, statement: Statement) -> bool:
+        """Tell whether an attempt can begin now, without waiting for anything.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        if statement.deadline is not None and statement.deadline.is_over:
+            return False
+        return self._selection.has_server()
+
+    def launch(self, statement: Statement, deliver: Callable[[AttemptResult], None]) -> Flight:
+        """Begin an attempt, whose result is delivered on the event loop."""
+        return Flight(self.driver, self.loop, statement, deliver)
+
+    async def execute(
+        self, statement: Statement, result: AttemptResult | None = None
+    ) -> Mapping[str, Any]:
+        """Send a command until it is done (retryable-writes, "Executing Retryable Write Commands").
+
+        Args:
+            statement: The command.
+            result: What came of the first attempt, if that was made already.
+
+        Returns:
+            The server's reply.
+
+        Raises:
+            PyMongoError: What the verdict lets through.
+        """
+        while True:
+            if result is None:
+                await self._find_server(statement)
+                result = await self._attempt(statement)
+            match result.ending:
+                case Ending.REPLIED if (
+                    result.record is not None and result.record.reply is not None
+                ):
+                    return result.record.reply
+                case Ending.FAILED:
+                    await self._prepare_retry(statement, result)
+                case Ending.INELIGIBLE:
+                    raise _given(statement.last_error())
+                case Ending.EXPIRED:
+                    raise self._too_late(statement) from statement.last_error()
+                case _:
+                    pass  # the server was gone before anything was tried
+            result = None
+
+    async def _find_server(self, statement: Statement) -> None:
+        if self.can_launch(statement):
+            return
+        if statement.time_left() <= 0:
+            raise self._too_late(statement) from statement.last_error()
+        seconds = min(self._server_selection_timeout, statement.time_left())
+        if await self._selection.wait_for_server(seconds):
+            return
+        error = statement.last_error()
+        if error is None:
+            error = ServerSelectionTimeoutError(
+                f"no server that takes writes was found within {seconds:.3g} s; nothing was sent. "
+                f"Topology: {self.driver.view().source!r}"
+            )
+        if statement.time_left() <= 0:
+            raise self._too_late(statement, error) from error
+        raise error
+
+    async def _attempt(self, statement: Statement) -> AttemptResult:
+        landed: asyncio.Future[AttemptResult] = self.loop.create_future()
+
+        def deliver(result: AttemptResult) -> None:
+            if not landed.done():
+                landed.set_result(result)
+
+        flight = self.launch(statement, deliver)
+        try:
+            return await landed
+        except asyncio.CancelledError as exc:
+            flight.abandon(exc)
+            raise
+
+    async def _prepare_retry(self, statement: Statement, result: AttemptResult) -> None:
+        record, server = result.record, result.server
+        if record is None or not isinstance(record.error, Exception):
+            raise AssertionError(f"a failed attempt without an error: {result!r}")
+        error = record.error
+        is_mongos = server is not None and server.kind is ServerKind.MONGOS
+        if result.numbered and _verdict.needs_label(
+            error,
+            retry_writes=self._policy.retry_writes,
+            max_wire_version=None if server is None else server.max_wire_version,
+            is_mongos=is_mongos,
+        ):
+            self.driver.add_label(error, _verdict.RETRYABLE_WRITE)
+        lost = False
+        if server is not None and _verdict.may_be_retryable(error):
+            lost = not await self._selection.settle(server, result.topology_version)
+        failure = Failure(error, record.sent, result.numbered, lost, is_mongos)
+        if statement.retries is None:
+            statement.retries = RetryState(
+                self._policy, statement.deadline is not None, random.random
+            )
+        verdict = statement.retries.judge(failure, time_left=statement.time_left())
+        match verdict:
+            case GiveUp():
+                self._give_up(statement, verdict)
+            case Retry():
+                statement.numbering = Numbering.REQUIRED if result.numbered else Numbering.NEVER
+                if verdict.deprioritize and record.address is not None:
+                    statement.avoid |= {record.address}
+                self._announce(statement, record, error, verdict)
+                if verdict.wait > 0:
+                    await anyio.sleep(verdict.wait)
+
+    def _give_up(self, statement: Statement, verdict: GiveUp) -> None:
+        error = verdict.error
+        times_out = isinstance(error, PyMongoError) and error.timeout
+        if verdict.timed_out or (times_out and statement.time_left() <= 0):
+            raise self._too_late(statement, error) from error
+        raise error
+
+    def _too_late(self, statement: Statement, last: Exception | None = None) -> DeadlineExceeded:
+        last = last or statement.last_error()
+        text = f"the deadline of {statement.command.operation} is over"
+        if last is None:
+            tried = "nothing was sent" if not statement.attempts else "the server has not answered"
+            return DeadlineExceeded(f"{text}; {tried}")
+        return DeadlineExceeded(
+            f"{text} after {len(statement.attempts)} attempts; the last error: "
+            f"{type(last).__name__}: {last}"
+        )
+
+    def _announce(
+        self, statement: Statement, record: Attempt, error: Exception, verdict: Retry
+    ) -> None:
+        event = RetryScheduled(
+            operation=statement.command.operation,
+            namespace=statement.command.namespace,
+            address=record.address,
+            error_class=type(error).__name__,
+            error_code=_verdict.code_of(error),
+            attempt=len(statement.attempts),
+            wait=verdict.wait,
+        )
+        publish(self._hooks, event)
+
+
+def _given(error: Exception | None) -> Exception:
+    if error is None:
+        raise AssertionError("a retry without an error before it")
+    return error

@@ -1,0 +1,277 @@
+"""The port to a driver: what the rooms above need of it, as protocols and plain values."""
+
+import asyncio
+import enum
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from bson.codec_options import CodecOptions
+from pymongo.write_concern import WriteConcern
+
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt
+
+T = TypeVar("T")
+DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
+
+Address: TypeAlias = tuple[str, int | None]
+
+
+class ServerKind(enum.Enum):
+    """What a server that takes writes is."""
+
+    STANDALONE = enum.auto()
+    PRIMARY = enum.auto()
+    MONGOS = enum.auto()
+    LOAD_BALANCER = enum.auto()
+    OTHER = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """What the driver knew of a server at one moment."""
+
+    address: Address
+    kind: ServerKind
+    max_wire_version: int
+    has_sessions: bool
+    topology_version: tuple[object, int] | None
+    """Process id and counter, as the server last reported them."""
+
+    round_trip_time: float
+    """The average time of a heartbeat, in seconds."""
+
+    operation_count: Callable[[], int] = field(repr=False, compare=False)
+    """Returns how many operations are using or awaiting its connections now."""
+
+    source: object = field(repr=False)
+    """The driver's description; another object means that the driver heard from the server."""
+
+    @property
+    def can_retry_writes(self) -> bool:
+        """Whether it takes transaction ids (retryable-writes, "Supported Server Versions")."""
+        match self.kind:
+            case ServerKind.LOAD_BALANCER:
+                return True
+            case ServerKind.PRIMARY | ServerKind.MONGOS:
+                return self.has_sessions
+            case _:
+                return False
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyView:
+    """What the driver knew of a deployment at one moment."""
+
+    writable: Mapping[Address, ServerView]
+    """The servers that a write may go to."""
+
+    latency_window: float
+    """How much slower than the fastest a server may be to be chosen, in seconds."""
+
+    source: object = field(repr=False)
+    """The driver's description; its ``repr`` tells the whole story in an error message."""
+
+
+@dataclass(slots=True)
+class Command(Generic[T]):
+    """One write command, and how to read its answer."""
+
+    operation: str
+    """The method that the user called, such as ``update_one``."""
+
+    name: str
+    """The command's name, such as ``update``; the first key of ``body``."""
+
+    database: str
+    collection: str
+    body: dict[str, Any]
+    """The command, with what the user gave encoded already."""
+
+    write_concern: WriteConcern
+    codec_options: CodecOptions[Any]
+    """Decodes the reply."""
+
+    user_fields: Mapping[str, Any] | None
+    """The fields of the reply that the user's type decoders are for."""
+
+    result: Callable[[Mapping[str, Any]], T]
+    """Turns the reply of a successful write into what the user awaits."""
+
+    @property
+    def namespace(self) -> str:
+        """Database and collection, joined by a dot."""
+        return f"{self.database}.{self.collection}"
+
+
+class Numbering(enum.Enum):
+    """Whether an attempt carries a transaction id."""
+
+    NEVER = enum.auto()
+    IF_SUPPORTED = enum.auto()
+    """A first attempt: without one on a server that can't retry writes."""
+
+    REQUIRED = enum.auto()
+    """A retry: it must not go to a server that can't retry writes."""
+
+
+class Ending(enum.Enum):
+    """How an attempt ended."""
+
+    REPLIED = enum.auto()
+    FAILED = enum.auto()
+    NO_SERVER = enum.auto()
+    """Nothing was tried: there is no server that takes writes."""
+
+    INELIGIBLE = enum.auto()
+    """Nothing was tried: the server can't retry writes, and this was a retry."""
+
+    EXPIRED = enum.auto()
+    """Nothing was tried, or the attempt outlived the deadline and was left behind."""
+
+
+@dataclass(slots=True)
+class AttemptResult:
+    """What came of an attempt."""
+
+    ending: Ending
+    record: Attempt | None = None
+    """What the operation's history keeps; None if nothing was tried."""
+
+    server: ServerView | None = None
+    """The server as it was known before the attempt."""
+
+    numbered: bool = False
+    """Whether the command carried a transaction id."""
+
+    topology_version: tuple[object, int] | None = None
+    """What the driver has yet to learn of the server from a reply that it took for a success."""
+
+
+class Token:
+    """Who came first: the sending of a command, or the decision not to send it.
+
+    Shared by the event loop and the thread that carries the attempt. Once it is *sending* it can't
+    be revoked, and once it is *revoked* nothing is sent.
+    """
+
+    __slots__ = ("_decided", "is_sending")
+
+    def __init__(self) -> None:
+        self._decided = threading.Lock()
+        self.is_sending = False
+
+    def begin_sending(self) -> bool:
+        """Turn to *sending*; return False if it was decided before."""
+        if not self._decided.acquire(blocking=False):
+            return False
+        self.is_sending = True
+        return True
+
+    def revoke(self) -> bool:
+        """Turn to *revoked*; return False if it was decided before."""
+        return self._decided.acquire(blocking=False)
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether nothing will be sent; for the thread that would send it."""
+        return self._decided.locked() and not self.is_sending
+
+
+class ServerSession(Protocol):
+    """A session of the server, held by an operation."""
+
+    def next_number(self) -> int:
+        """Take the next transaction number from the session's own counter."""
+        ...
+
+    def open(self, *, has_sessions: bool) -> Any:
+        """Return a session object of the driver over it, for one attempt.
+
+        None if it is an implicit one and the server has no sessions.
+        """
+        ...
+
+    def close(self, *, discard: bool) -> None:
+        """Give it back to the driver, which pools it unless it is to be discarded."""
+        ...
+
+
+class Lease(Protocol):
+    """An operation's hold on a server session, which begins with its first attempt."""
+
+    def carry(self) -> ServerSession:
+        """Take part in the hold for one attempt; called by the thread that carries it."""
+        ...
+
+    def drop(self) -> None:
+        """End taking part."""
+        ...
+
+
+class TransactionNumber(Protocol):
+    """The transaction number of one command, the same on every attempt."""
+
+    def take(self, session: ServerSession) -> int:
+        """Return it, taking it from the session's counter the first time."""
+        ...
+
+
+@dataclass(slots=True)
+class AttemptCall:
+    """One attempt to be made."""
+
+    command: Command[Any]
+    lease: Lease
+    number: TransactionNumber
+    numbering: Numbering
+    deadline: Deadline | None
+    choose: Callable[[TopologyView], ServerView | None]
+    """Picks the server; called on the attempt's thread, right before it is needed."""
+
+    token: Token = field(default_factory=Token)
+    address: Address | None = None
+    """Filled in by the driver once a server is chosen."""
+
+
+class Driver(Protocol):
+    """What the coordinator needs of a driver."""
+
+    def view(self) -> TopologyView:
+        """Return what is known of the deployment; no I/O, no lock.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        ...
+
+    def attempt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: AttemptCall,
+        deliver: Callable[[AttemptResult], None],
+    ) -> None:
+        """Make an attempt on a thread, and deliver its result on the event loop.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        ...
+
+    def start_probing(self) -> None:
+        """Make the driver look for a server, from now on and without waiting."""
+        ...
+
+    def stop_probing(self) -> None:
+        """Let the driver look as it likes."""
+        ...
+
+    def session(self) -> ServerSession:
+        """Lease a server session from the driver's pool; no I/O."""
+        ...
+
+    def add_label(self, error: BaseException, label: str) -> None:
+        """Add a label to an error of the driver, so that ``has_error_label()`` tells it."""
+        ...

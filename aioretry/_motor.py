@@ -1,0 +1,437 @@
+"""The driver's room: the only one that knows Motor's and PyMongo's client code."""
+
+import asyncio
+import contextlib
+import contextvars
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import bson
+import pymongo
+from bson.errors import InvalidDocument
+from motor.motor_asyncio import (
+    AsyncIOMotorClient,
+    AsyncIOMotorClientSession,
+    AsyncIOMotorCollection,
+    AsyncIOMotorDatabase,
+)
+from pymongo import _csot
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import (
+    ConfigurationError,
+    InvalidOperation,
+    PyMongoError,
+)
+from pymongo.server_description import ServerDescription
+from pymongo.server_selectors import any_server_selector
+from pymongo.server_type import SERVER_TYPE
+from pymongo.topology_description import TOPOLOGY_TYPE, TopologyDescription
+
+from aioretry._driver import (
+    Address,
+    AttemptCall,
+    AttemptResult,
+    Ending,
+    Numbering,
+    ServerKind,
+    ServerSession,
+    ServerView,
+    TopologyView,
+)
+from aioretry._threads import ThreadPool
+from aioretry._verdict import DEFAULT_MAX_ADAPTIVE_RETRIES, Policy
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt
+
+__all__ = [
+    "AsyncIOMotorClient",
+    "AsyncIOMotorClientSession",
+    "AsyncIOMotorCollection",
+    "AsyncIOMotorDatabase",
+    "Collection",
+    "Database",
+    "MotorDriver",
+    "policy",
+    "surrounding_deadline",
+    "timeout",
+    "user_session",
+]
+
+ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
+
+# Below this, pymongo.timeout() would see an exhausted remainder, or 0, which means "no limit".
+_LEAST_TIMEOUT = 1e-3
+_CLOSED = "Cannot use RetryClient after close"
+_PROBE_AFTER = 0.1
+_PROBE_TIMEOUT = 2.0
+
+_KINDS = {
+    SERVER_TYPE.Standalone: ServerKind.STANDALONE,
+    SERVER_TYPE.RSPrimary: ServerKind.PRIMARY,
+    SERVER_TYPE.Mongos: ServerKind.MONGOS,
+    SERVER_TYPE.LoadBalancer: ServerKind.LOAD_BALANCER,
+}
+
+
+def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
+    """Return what a client's options say about retries."""
+    options: Any = delegate.options
+    return Policy(
+        retry_writes=options.retry_writes,
+        # PyMongo has these two from 4.17 on.
+        max_adaptive_retries=getattr(options, "max_adaptive_retries", DEFAULT_MAX_ADAPTIVE_RETRIES),
+        overload_retargeting=getattr(options, "enable_overload_retargeting", False),
+    )
+
+
+def surrounding_deadline() -> Deadline | None:
+    """Return the deadline of the surrounding ``pymongo.timeout()`` blocks, or None."""
+    return None if _csot.get_timeout() is None else Deadline(_csot.get_deadline())
+
+
+def timeout(delegate: pymongo.MongoClient[Any]) -> float | None:
+    """Return a client's ``timeoutMS`` in seconds, infinite if it is 0; None if it was not given."""
+    seconds = delegate.options.timeout
+    return math.inf if seconds == 0 else seconds
+
+
+class MotorDriver:
+    """The driver's port over a Motor client's delegate."""
+
+    def __init__(self, delegate: pymongo.MongoClient[Any], threads: int) -> None:
+        self._delegate = delegate
+        self._threads = ThreadPool(threads, "aioretry-attempt")
+        self._prober = _Prober(delegate)
+        options: Any = delegate.options
+        self._selector: ServerSelector = options.server_selector
+        self._latency_window: float = options.local_threshold_ms / 1000
+        self._view = TopologyView({}, self._latency_window, source=None)
+        self._closed = False
+
+    def view(self) -> TopologyView:
+        """Return what is known of the deployment."""
+        if self._closed:
+            raise InvalidOperation(_CLOSED)
+        description = self._delegate.topology_description
+        if description is not self._view.source or self._selector is not any_server_selector:
+            self._view = self._view_of(description)
+        return self._view
+
+    def attempt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: AttemptCall,
+        deliver: Callable[[AttemptResult], None],
+    ) -> None:
+        """Make an attempt on a thread of our own."""
+        if self._closed:
+            raise InvalidOperation(_CLOSED)
+        context = contextvars.copy_context()
+        self._threads.submit(lambda: context.run(self._carry, loop, call, deliver))
+
+    def start_probing(self) -> None:
+        """Make the driver look for a server."""
+        self._prober.start()
+
+    def stop_probing(self) -> None:
+        """Let the driver look as it likes."""
+        self._prober.stop()
+
+    def session(self) -> ServerSession:
+        """Lease a server session from PyMongo's pool."""
+        return _ImplicitSession(self._delegate)
+
+    def add_label(self, error: BaseException, label: str) -> None:
+        """Add a label to an error of PyMongo's."""
+        if isinstance(error, PyMongoError):
+            error._add_error_label(label)
+
+    def close(self) -> None:
+        """End the threads once what they carry has ended; wait for none."""
+        self._closed = True
+        self._prober.stop()
+        self._threads.close()
+
+    def _carry(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: AttemptCall,
+        deliver: Callable[[AttemptResult], None],
+    ) -> None:
+        result = self._attempt(call)
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, result)
+
+    def _attempt(self, call: AttemptCall) -> AttemptResult:
+        started, clock = time.time(), time.perf_counter()
+        server: ServerView | None = None
+        numbered = False
+        reply, error = None, None
+        try:
+            server = self._choose(call)
+            numbered = call.numbering is not Numbering.NEVER and server.can_retry_writes
+            call.address = server.address
+            reply = self._send(call, server, numbered=numbered)
+        except _NotSentError as exc:
+            return AttemptResult(exc.ending)
+        except Exception as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            error = exc
+        except BaseException as exc:  # noqa: BLE001 - of a listener or decoder of the user's
+            error = RuntimeError(f"an attempt was ended by {exc!r}")
+            error.__cause__ = exc
+        duration = time.perf_counter() - clock
+        sent = call.token.is_sending and not isinstance(error, _NEVER_SENT)
+        record = Attempt(call.address, started, duration, sent, error, reply)
+        ending = Ending.REPLIED if error is None else Ending.FAILED
+        return AttemptResult(ending, record, server, numbered)
+
+    def _choose(self, call: AttemptCall) -> ServerView:
+        if call.token.is_revoked or (call.deadline is not None and call.deadline.is_over):
+            raise _NotSentError(Ending.EXPIRED)
+        if self._closed:  # the event loop will find out
+            raise _NotSentError(Ending.NO_SERVER)
+        server = call.choose(self.view())
+        if server is None:
+            raise _NotSentError(Ending.NO_SERVER)
+        if call.numbering is Numbering.REQUIRED and not server.can_retry_writes:
+            raise _NotSentError(Ending.INELIGIBLE)
+        return server
+
+    def _send(self, call: AttemptCall, view: ServerView, *, numbered: bool) -> dict[str, Any]:
+        # What PyMongo's own write path does once a server is selected, less its retry loop: its
+        # public `Database.command` retries by itself and can't be told which server to use.
+        delegate, command = self._delegate, call.command
+        server = delegate._get_topology().get_server_by_address(view.address)
+        if server is None:
+            raise _NotSentError(Ending.NO_SERVER)
+        held = call.lease.carry()
+        try:
+            session = held.open(has_sessions=view.has_sessions)
+            body = dict(command.body)
+            if numbered:
+                body["txnNumber"] = bson.Int64(call.number.take(held))
+            with _timeout(call.deadline, server), delegate._checkout(server, session) as connection:
+                # A connection that was opened while its server changed its state believes for good
+                # that there are no sessions, and PyMongo would then write without protection.
+                connection.supports_sessions = connection.supports_sessions or view.has_sessions
+                if _has_time(call.deadline, server) and call.token.begin_sending():
+                    return connection.command(
+                        command.database,
+                        body,
+                        codec_options=command.codec_options,
+                        session=session,
+                        client=delegate,
+                        user_fields=command.user_fields,
+                    )
+            raise _NotSentError(Ending.EXPIRED)
+        finally:
+            call.lease.drop()
+
+    def _view_of(self, description: TopologyDescription) -> TopologyView:
+        servers = list(description.server_descriptions().values())
+        if description.topology_type in {TOPOLOGY_TYPE.Single, TOPOLOGY_TYPE.LoadBalanced}:
+            taking = [server for server in servers if server.is_server_type_known]
+        else:
+            taking = list(self._selector([server for server in servers if server.is_writable]))
+        views = {server.address: self._server_view_of(server) for server in taking}
+        return TopologyView(views, self._latency_window, source=description)
+
+    def _server_view_of(self, server: ServerDescription) -> ServerView:
+        version = server.topology_version
+        kind = _KINDS.get(server.server_type, ServerKind.OTHER)
+        timeout = server.logical_session_timeout_minutes
+        return ServerView(
+            address=server.address,
+            kind=kind,
+            max_wire_version=server.max_wire_version,
+            # Nobody asks a load balancer; the servers behind it have sessions.
+            has_sessions=timeout is not None or kind is ServerKind.LOAD_BALANCER,
+            topology_version=None if not version else (version["processId"], version["counter"]),
+            round_trip_time=server.round_trip_time or 0.0,
+            operation_count=partial(self._operation_count, server.address),
+            source=server,
+        )
+
+    def _operation_count(self, address: Address) -> int:
+        server: Any = self._delegate._get_topology().get_server_by_address(address)
+        return 0 if server is None else int(server.pool.operation_count)
+
+
+class _NotSentError(Exception):
+    """Nothing was tried after all; never leaves this module."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending)
+        self.ending = ending
+
+
+def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerSession:
+    """Return a session that the user started, for the ``lsid`` and the counter that it has.
+
+    Raises:
+        TypeError: It is not a session.
+        InvalidOperation: It is another client's session.
+    """
+    own = session.delegate if isinstance(session, AsyncIOMotorClientSession) else session
+    if not isinstance(own, ClientSession):
+        raise TypeError(
+            "session must be what `await client.start_session()` returned, "
+            f"not {type(session).__name__}"
+        )
+    if own.client is not delegate:
+        raise InvalidOperation("Can only use session with the MongoClient that started it")
+    return _UserSession(own)
+
+
+class _UserSession:
+    """A session that the user started: its ``lsid`` and its counter, and nothing is given back."""
+
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
+
+    def next_number(self) -> int:
+        """Take the next transaction number of the user's session."""
+        return _next_number(self._session)
+
+    def open(self, *, has_sessions: bool) -> ClientSession:
+        """Return the user's session, so that its times advance."""
+        del has_sessions  # PyMongo says what is wrong
+        return self._session
+
+    def close(self, *, discard: bool) -> None:
+        """Leave it to the user; when it is ended later, it is pooled only if it is not in doubt."""
+        if discard:
+            with contextlib.suppress(InvalidOperation):  # the user has ended it
+                _server_session(self._session).mark_dirty()
+
+
+class _ImplicitSession:
+    """A session from PyMongo's pool."""
+
+    def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
+        self._delegate = delegate
+        self._first = delegate.start_session(causal_consistency=False)
+        self._used = False
+
+    def next_number(self) -> int:
+        return _next_number(self._first)
+
+    def open(self, *, has_sessions: bool) -> ClientSession | None:
+        if not has_sessions:
+            return None
+        # ClientSession objects are not thread-safe, and an attempt that was left behind still has
+        # its own: every further one gets another object over the same server session.
+        if not self._used:
+            self._used = True
+            return self._first
+        sibling = self._delegate.start_session(causal_consistency=False)
+        sibling._server_session = _server_session(self._first)
+        return sibling
+
+    def close(self, *, discard: bool) -> None:
+        if discard:
+            _server_session(self._first).mark_dirty()
+        with contextlib.suppress(InvalidOperation):  # the client was closed
+            self._first.end_session()
+
+
+class _Prober:
+    """One thread that keeps PyMongo looking for a server while somebody waits for one.
+
+    PyMongo looks at a sleeping server every ``heartbeatFrequencyMS`` unless somebody sits in its
+    server selection.
+    """
+
+    def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
+        self._delegate = weakref.ref(delegate)
+        self._wanted = threading.Event()
+        self._unwanted = threading.Event()
+        # Guards the thread's beginning and end.
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        with self._lock:
+            self._wanted.set()
+            self._unwanted.clear()
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="aioretry-prober", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def stop(self) -> None:
+        self._wanted.clear()
+        self._unwanted.set()
+
+    def _run(self) -> None:
+        while self._goes_on():
+            delegate = self._delegate()
+            if delegate is None:
+                return
+            # Whatever fails here, the writes that wait tell their callers in the end.
+            with contextlib.suppress(Exception):
+                delegate._get_topology()
+            # Whoever connects for the first time is spared the ping.
+            if not self._unwanted.wait(_PROBE_AFTER):
+                with contextlib.suppress(Exception), pymongo.timeout(_PROBE_TIMEOUT):
+                    delegate.admin.command("ping")
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            if not self._wanted.is_set():
+                self._thread = None
+                return False
+            return True
+
+
+def _has_time(deadline: Deadline | None, server: Any) -> bool:
+    # PyMongo refuses by itself to send what can't be answered in time, but its error does not tell
+    # that nothing was sent.
+    if deadline is None or not deadline.is_limited:
+        return True
+    round_trip_time: float = server.description.min_round_trip_time
+    return deadline.remaining() > round_trip_time
+
+
+@contextlib.contextmanager
+def _limited(seconds: float, server: Any) -> Iterator[None]:
+    with pymongo.timeout(seconds):
+        # As PyMongo's server selection does: the server gets the time less a round trip.
+        _csot.set_rtt(server.description.min_round_trip_time)
+        yield
+
+
+def _timeout(deadline: Deadline | None, server: Any) -> contextlib.AbstractContextManager[object]:
+    if deadline is None or not deadline.is_limited:
+        return _UNLIMITED
+    return _limited(max(_LEAST_TIMEOUT, deadline.remaining()), server)
+
+
+_UNLIMITED = contextlib.nullcontext()
+
+
+def _server_session(session: ClientSession) -> Any:
+    session.session_id  # noqa: B018 - takes one from the pool if there is none yet
+    server_session: Any = session
+    return server_session._server_session
+
+
+def _next_number(session: ClientSession) -> int:
+    with _numbers:  # a user may share a session between tasks
+        server_session = _server_session(session)
+        server_session.inc_transaction_id()
+        return int(server_session.transaction_id)
+
+
+_numbers = threading.Lock()
+
+# What these say is wrong was found before sending: in encoding, also if the command is too large
+# for the server, or in what the client was given.
+_NEVER_SENT = (InvalidDocument, InvalidOperation, ConfigurationError)

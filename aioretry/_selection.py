@@ -1,0 +1,125 @@
+"""Waiting on the event loop for a server that takes writes. Holds no thread and no session."""
+
+import asyncio
+import math
+import random
+
+import anyio
+
+from aioretry._driver import Address, Driver, ServerView, TopologyView
+
+_LOOK_EVERY = 0.005
+_SETTLE_FOR = 0.1
+_SETTLE_LOOK_EVERY = 0.002
+
+
+def choose(view: TopologyView, avoid: frozenset[Address]) -> ServerView | None:
+    """Choose the server to write to (server-selection, "Server Selection Algorithm").
+
+    Args:
+        view: What is known of the deployment.
+        avoid: The deprioritized addresses: used only if nothing else can be.
+
+    Returns:
+        Of two random ones among the nearest, the less busy; None if no server takes writes.
+    """
+    servers = list(view.writable.values())
+    if len(servers) <= 1:
+        return servers[0] if servers else None
+    servers = [server for server in servers if server.address not in avoid] or servers
+    limit = min(server.round_trip_time for server in servers) + view.latency_window
+    near = [server for server in servers if server.round_trip_time <= limit]
+    if len(near) == 1:
+        return near[0]
+    return min(random.sample(near, 2), key=lambda server: server.operation_count())
+
+
+class Selection:
+    """Who waits for a server, and the one task that looks for it. Bound to one event loop."""
+
+    def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
+        self._driver = driver
+        self._loop = loop
+        self._waiting = 0
+        self._arrival = anyio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} waiting={self._waiting}>"
+
+    def has_server(self) -> bool:
+        """Tell whether a server takes writes now."""
+        return bool(self._driver.view().writable)
+
+    async def wait_for_server(self, seconds: float) -> bool:
+        """Wait until a server takes writes.
+
+        Args:
+            seconds: How long to wait at most; infinity waits without end.
+
+        Returns:
+            False if the time was over first.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        self._waiting += 1
+        self._ensure_watcher()
+        try:
+            with anyio.move_on_after(None if math.isinf(seconds) else seconds):
+                while not self.has_server():
+                    await self._arrival.wait()
+                return True
+            return False
+        finally:
+            self._waiting -= 1
+
+    async def settle(self, server: ServerView, version: tuple[object, int] | None) -> bool:
+        """Let the driver catch up with what an attempt has just learnt of a server.
+
+        The driver marks no server on a failure to connect nor on a write concern error, so that a
+        retry at once would meet the same dead server.
+
+        Args:
+            server: The server as it was known before the attempt.
+            version: The topology version of the server's answer, if it had one.
+
+        Returns:
+            Whether the server still takes writes, for all that is known.
+        """
+        with anyio.move_on_after(_SETTLE_FOR):
+            while not self._has_news_of(server, version):  # noqa: ASYNC110 - nobody tells
+                await anyio.sleep(_SETTLE_LOOK_EVERY)
+        return server.address in self._driver.view().writable
+
+    def _has_news_of(self, server: ServerView, version: tuple[object, int] | None) -> bool:
+        known = self._driver.view().writable.get(server.address)
+        if known is None:
+            return True
+        if version is None:
+            return known.source is not server.source
+        if known.topology_version is None:
+            return False
+        process, counter = known.topology_version
+        return process != version[0] or counter >= version[1]
+
+    def _ensure_watcher(self) -> None:
+        if self._watcher is None or self._watcher.done():
+            self._watcher = self._loop.create_task(self._watch(), name="aioretry-selection")
+
+    async def _watch(self) -> None:
+        self._driver.start_probing()
+        try:
+            while self._waiting:
+                if self._should_wake():
+                    self._arrival.set()
+                    self._arrival = anyio.Event()
+                await asyncio.sleep(_LOOK_EVERY)
+        finally:
+            self._driver.stop_probing()
+
+    def _should_wake(self) -> bool:
+        try:
+            return self.has_server()
+        except Exception:  # noqa: BLE001 - whoever waits meets it too, and can raise it
+            return True

@@ -1,0 +1,85 @@
+"""Leases of server sessions: begun late, given back when the last thread that carries one ends."""
+
+import threading
+from collections.abc import Callable
+
+from pymongo.errors import InvalidOperation
+
+from aioretry._driver import ServerSession
+
+
+class SessionLease:
+    """An operation's hold on one server session (sessions, "Implicit sessions").
+
+    The session is taken by the first attempt, on its thread, so that whoever waits for a server or
+    for a thread holds none.
+    """
+
+    def __init__(self, open_session: Callable[[], ServerSession]) -> None:
+        self._open_session = open_session
+        # Guards the three below: threads carry and drop, the event loop finishes.
+        self._lock = threading.Lock()
+        self._session: ServerSession | None = None
+        self._carriers = 0
+        self._finished = False
+        self._discard = False
+
+    def carry(self) -> ServerSession:
+        """Take part in the lease for one attempt.
+
+        Raises:
+            InvalidOperation: The operation has ended, so that nothing more may be sent for it.
+        """
+        with self._lock:
+            if self._finished:
+                raise InvalidOperation("the operation has ended")
+            if self._session is None:
+                self._session = self._open_session()
+            self._carriers += 1
+            return self._session
+
+    def drop(self) -> None:
+        """End taking part; the last one to leave a finished lease gives the session back."""
+        with self._lock:
+            self._carriers -= 1
+            self._close_if_unused()
+
+    def finish(self, *, discard: bool) -> None:
+        """End the operation's hold.
+
+        Args:
+            discard: Whether the session must not be leased again, because what was sent over it is
+                in doubt.
+        """
+        with self._lock:
+            self._finished = True
+            self._discard = self._discard or discard
+            self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._finished and self._carriers == 0 and self._session is not None:
+            session, self._session = self._session, None
+            session.close(discard=self._discard)
+
+
+class CommandNumber:
+    """The transaction number of one command: taken once, sent with every attempt."""
+
+    __slots__ = ("_number", "_session")
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._session: ServerSession | None = None
+
+    def take(self, session: ServerSession) -> int:
+        """Return the number, taking it from the session's counter the first time.
+
+        Raises:
+            InvalidOperation: It was taken from another session: a server would execute the command
+                again.
+        """
+        if self._number is None:
+            self._number, self._session = session.next_number(), session
+        elif session is not self._session:
+            raise InvalidOperation("a command was to be retried on another session")
+        return self._number

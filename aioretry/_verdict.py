@@ -1,0 +1,277 @@
+"""What to do after an attempt failed. Pure: no clock, no driver, nothing to await."""
+
+import enum
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pymongo.errors import (
+    ConnectionFailure,
+    NotPrimaryError,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+    WaitQueueTimeoutError,
+    WriteConcernError,
+    WriteError,
+)
+
+from aioretry.errors import Attempt, Outcome
+
+RETRYABLE_WRITE = "RetryableWriteError"
+RETRYABLE = "RetryableError"
+OVERLOADED = "SystemOverloadedError"
+NO_WRITES = "NoWritesPerformed"
+
+# retryable-writes, "RetryableWriteError Labels".
+RETRYABLE_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+_FIRST_LABELLING_WIRE_VERSION = 9  # MongoDB 4.4
+
+_MAX_TIME_EXPIRED = 50
+_MONGOS_TIMED_OUT = 202
+_ILLEGAL_OPERATION = 20
+_NO_RETRYABLE_WRITES = (
+    "This MongoDB deployment does not support retryable writes. "
+    "Please add retryWrites=false to your connection string."
+)
+
+DEFAULT_MAX_ADAPTIVE_RETRIES = 2
+_BASE_BACKOFF = 0.1
+_MAX_BACKOFF = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the client's options say about retries."""
+
+    retry_writes: bool = True
+    max_adaptive_retries: int = DEFAULT_MAX_ADAPTIVE_RETRIES
+    overload_retargeting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that failed, as far as the verdict needs to know it."""
+
+    error: Exception
+    sent: bool
+    numbered: bool
+    """Whether the command carried a transaction id."""
+
+    server_lost: bool = False
+    """Whether the driver has meanwhile learnt that the server takes no more writes."""
+
+    is_sharded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Send the command again."""
+
+    wait: float
+    """The backoff before that, in seconds."""
+
+    deprioritize: bool
+    """Whether the server is to be avoided from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End the operation with an error."""
+
+    error: Exception
+    timed_out: bool = False
+    """Whether the error means that the deadline is over."""
+
+
+class _Kind(enum.Enum):
+    FINAL = enum.auto()
+    RETRYABLE_WRITE = enum.auto()
+    OVERLOADED = enum.auto()
+
+
+def needs_label(
+    error: Exception, *, retry_writes: bool, max_wire_version: int | None, is_mongos: bool
+) -> bool:
+    """Tell whether the driver's side has to add the label ``RetryableWriteError``.
+
+    Network and pool-cleared errors always get it, errors of servers before 4.4 by their code, and
+    the answers of newer servers never (retryable-writes, "RetryableWriteError Labels").
+    """
+    if not retry_writes:
+        return False
+    if isinstance(error, OperationFailure | NotPrimaryError):
+        if max_wire_version is None or max_wire_version >= _FIRST_LABELLING_WIRE_VERSION:
+            return False
+        if isinstance(error, WriteError):
+            return False
+        if isinstance(error, WriteConcernError) and is_mongos:
+            return False
+        return code_of(error) in RETRYABLE_CODES
+    return isinstance(error, ConnectionFailure) and not isinstance(
+        error, WaitQueueTimeoutError | ServerSelectionTimeoutError
+    )
+
+
+def code_of(error: BaseException) -> int | None:
+    """Return the server's error code, or None if the error is not the server's."""
+    if isinstance(error, OperationFailure):
+        return error.code
+    if isinstance(error, NotPrimaryError) and isinstance(error.details, dict):
+        code = error.details.get("code")
+        return code if isinstance(code, int) else None
+    return None
+
+
+def may_be_retryable(error: Exception) -> bool:
+    """Tell whether any rule could have the command sent again after this error."""
+    return (
+        isinstance(error, NotPrimaryError)
+        or _has(error, RETRYABLE_WRITE)
+        or (_has(error, RETRYABLE) and _has(error, OVERLOADED))
+    )
+
+
+@dataclass(slots=True)
+class RetryState:
+    """The retries of one command: what was seen, and what it means for the next error."""
+
+    policy: Policy
+    under_deadline: bool
+    random: Callable[[], float]
+    """Jitter: returns a number from 0 up to 1."""
+
+    retries: int = 0
+    _overloaded: bool = field(default=False, init=False)
+    _first: Exception | None = field(default=None, init=False)
+    _latest_that_may_have_written: Exception | None = field(default=None, init=False)
+
+    def judge(self, failure: Failure, *, time_left: float) -> Retry | GiveUp:
+        """Say what follows from a failed attempt.
+
+        Args:
+            failure: The attempt.
+            time_left: Seconds until the deadline; infinite if there is none.
+
+        Returns:
+            What to do.
+        """
+        self._remember(failure)
+        if math.isfinite(time_left) and code_of(failure.error) == _MAX_TIME_EXPIRED:
+            return GiveUp(failure.error, timed_out=True)
+        if _says_no_retryable_writes(failure.error):
+            return GiveUp(_no_retryable_writes(failure.error))
+        kind = self._kind(failure)
+        if kind is _Kind.FINAL:
+            return GiveUp(self.surfacing())
+        self.retries += 1
+        if self.retries > self._limit():
+            return GiveUp(self.surfacing())
+        wait = self._backoff(failure.error) if kind is _Kind.OVERLOADED else 0.0
+        if wait > 0 and wait >= time_left:
+            return GiveUp(self.surfacing())
+        return Retry(wait, self._deprioritizes(failure, kind))
+
+    def surfacing(self) -> Exception:
+        """Return the error that the caller gets if nothing more is tried.
+
+        The latest one of an attempt that may have written; if none may have, the first
+        (retryable-writes, "Executing Retryable Write Commands").
+        """
+        error = self._latest_that_may_have_written or self._first
+        if error is None:
+            raise AssertionError("no attempt has failed")
+        return error
+
+    def _remember(self, failure: Failure) -> None:
+        if self._first is None:
+            self._first = failure.error
+        if failure.sent and not _has(failure.error, NO_WRITES):
+            self._latest_that_may_have_written = failure.error
+
+    def _kind(self, failure: Failure) -> _Kind:
+        error = failure.error
+        # PyMongo labels each failure to connect as overload; a server that is gone is not.
+        connects_to_nobody = not failure.sent and failure.server_lost
+        overloaded = _has(error, OVERLOADED) and not connects_to_nobody
+        # A server that is shutting down may say so while a connection to it is being opened: an
+        # answer without label, but not to the command, of which nothing was sent.
+        refused = not failure.sent and isinstance(error, NotPrimaryError)
+        retryable_write = failure.numbered and (_has(error, RETRYABLE_WRITE) or refused)
+        if overloaded:
+            self._overloaded = True
+            repeatable = _has(error, RETRYABLE) and self.policy.retry_writes
+            return _Kind.OVERLOADED if repeatable or retryable_write else _Kind.FINAL
+        return _Kind.RETRYABLE_WRITE if retryable_write else _Kind.FINAL
+
+    def _limit(self) -> float:
+        if self._overloaded:
+            return self.policy.max_adaptive_retries
+        return math.inf if self.under_deadline else 1
+
+    def _backoff(self, error: Exception) -> float:
+        # client-backpressure, "Overload retry policy": the first retry counts as 1.
+        return self.random() * min(_MAX_BACKOFF, _base_backoff(error) * 2.0**self.retries)
+
+    def _deprioritizes(self, failure: Failure, kind: _Kind) -> bool:
+        if failure.is_sharded:
+            return True
+        return kind is _Kind.OVERLOADED and self.policy.overload_retargeting
+
+
+def outcome_of_attempts(attempts: Iterable[Attempt]) -> Outcome:
+    """Tell how a write ended that ends with an error, by what its attempts were answered."""
+    in_doubt: set[object] = set()
+    for attempt in attempts:
+        if attempt.reply is not None:
+            return Outcome.APPLIED
+        if not attempt.sent:
+            continue
+        if isinstance(attempt.error, WriteError):
+            # It was executed after looking for a record of the earlier attempts. What still lies in
+            # the queue of the same server may be executed all the same.
+            in_doubt &= {attempt.address}
+        elif not _denies_writing(attempt.error):
+            in_doubt.add(attempt.address)
+    return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+
+
+def _denies_writing(error: BaseException | None) -> bool:
+    if not isinstance(error, PyMongoError):
+        return False
+    if error.has_error_label(NO_WRITES):
+        return True
+    if isinstance(error, WriteConcernError):
+        return False
+    return (
+        isinstance(error, OperationFailure)
+        and error.code is not None
+        and error.code not in RETRYABLE_CODES | {_MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
+    )
+
+
+def _has(error: BaseException, label: str) -> bool:
+    return isinstance(error, PyMongoError) and error.has_error_label(label)
+
+
+def _base_backoff(error: Exception) -> float:
+    details = error.details if isinstance(error, OperationFailure | NotPrimaryError) else None
+    milliseconds: object = details.get("baseBackoffMS") if isinstance(details, Mapping) else None
+    if isinstance(milliseconds, int | float) and milliseconds > 0:
+        return float(milliseconds) / 1000
+    return _BASE_BACKOFF
+
+
+def _says_no_retryable_writes(error: Exception) -> bool:
+    return (
+        isinstance(error, OperationFailure)
+        and error.code == _ILLEGAL_OPERATION
+        and str(error).startswith("Transaction numbers")
+    )
+
+
+def _no_retryable_writes(error: Exception) -> OperationFailure:
+    details = error.details if isinstance(error, OperationFailure) else None
+    replacement = OperationFailure(_NO_RETRYABLE_WRITES, _ILLEGAL_OPERATION, details)
+    replacement.__cause__ = error
+    return replacement

@@ -1,0 +1,126 @@
+"""The client: a Motor client, and the parts behind its writes put together."""
+
+import warnings
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+import anyio.to_thread
+import pymongo
+
+from aioretry import _motor
+from aioretry._driver import DocumentT
+from aioretry._motor import AsyncIOMotorClient, Database
+from aioretry._write_path import WritePath
+from aioretry.database import RetryMotorDatabase
+from aioretry.events import Hook, log_retries
+
+__all__ = ["RetryClient"]
+
+_MAX_ATTEMPTS_AT_ONCE = 32
+_CLOSE_TIMEOUT = 2.0
+
+
+class RetryClient(AsyncIOMotorClient[DocumentT]):
+    """A Motor client whose single-document writes survive failovers.
+
+    It takes Motor's arguments, which are PyMongo's, and is used like a Motor client: with
+    ``async with``, which closes it, or with :meth:`close`. Like a Motor client, it is bound to the
+    event loop that it is first used on.
+
+    Args:
+        *args: As for ``AsyncIOMotorClient``.
+        hooks: Callables that are told of every retry, see :class:`~aioretry.Hook`.
+        max_concurrent_attempts: How many commands may be under way at once, each on a thread of the
+            client's own pool; further ones queue for a thread.
+        **kwargs: As for ``AsyncIOMotorClient``.
+
+    Raises:
+        TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts`` is
+            not a whole number.
+        ValueError: ``max_concurrent_attempts`` is less than 1.
+        ConfigurationError: As for ``AsyncIOMotorClient``.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        hooks: Iterable[Hook] = (),
+        max_concurrent_attempts: int = _MAX_ATTEMPTS_AT_ONCE,
+        **kwargs: Any,
+    ) -> None:
+        all_hooks = (log_retries, *_callables(hooks))
+        threads = _positive("max_concurrent_attempts", max_concurrent_attempts)
+        with warnings.catch_warnings():
+            # Motor tells everybody that it is deprecated; our users know from our own docs.
+            warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
+            super().__init__(*args, **kwargs)
+        delegate = self.delegate
+        self._driver = _motor.MotorDriver(delegate, threads)
+        self._write_path = WritePath(
+            self._driver,
+            _motor.policy(delegate),
+            # Looked up at each call: users replace `get_io_loop` on the client.
+            get_loop=lambda: self.get_io_loop(),  # noqa: PLW0108
+            surrounding_deadline=_motor.surrounding_deadline,
+            user_session=lambda session: _motor.user_session(delegate, session),
+            server_selection_timeout=delegate.options.server_selection_timeout,
+            timeout=_motor.timeout(delegate),
+            hooks=all_hooks,
+        )
+
+    async def __aenter__(self) -> Self:
+        self._write_path.coordinator()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Closing tells the servers which sessions have ended, and so may wait for them.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self.close)
+
+    def __getitem__(self, name: str) -> RetryMotorDatabase[DocumentT]:
+        return RetryMotorDatabase(self, name)
+
+    def __getattr__(self, name: str) -> RetryMotorDatabase[DocumentT]:
+        if name.startswith("_"):
+            super().__getattr__(name)  # raises
+        return self[name]
+
+    def wrap(self, obj: Any) -> Any:
+        """Wrap what PyMongo returned; its databases become ours."""
+        if isinstance(obj, Database):
+            return RetryMotorDatabase(self, obj.name, _delegate=obj)
+        return super().wrap(obj)
+
+    def close(self) -> None:
+        """Close the connections and end the threads once what they carry has ended.
+
+        Writes that wait for a server end with ``InvalidOperation``. Telling the servers which
+        sessions have ended may block for as long as two seconds if there is no server;
+        ``async with`` does so without blocking the event loop.
+        """
+        self._driver.close()
+        with pymongo.timeout(_CLOSE_TIMEOUT):
+            self.delegate.close()
+
+
+def _callables(hooks: Iterable[Hook]) -> list[Hook]:
+    listed = list(hooks)
+    for hook in listed:
+        if not callable(hook):
+            raise TypeError(f"hooks must be callables, not {hook!r}")
+    return listed
+
+
+def _positive(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value!r}")
+    return value

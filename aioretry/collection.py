@@ -1,0 +1,482 @@
+"""A Motor collection whose single-document writes are retried."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from pymongo.errors import ConfigurationError
+from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
+
+from aioretry import _commands
+from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
+from aioretry._driver import Command, DocumentT
+from aioretry._motor import AsyncIOMotorClientSession, AsyncIOMotorCollection, Collection
+from aioretry._write_path import Write, WritePath
+from aioretry.operation import Operation
+
+__all__ = ["RetryMotorCollection"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Session = AsyncIOMotorClientSession
+
+
+class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
+    """A collection of a :class:`~aioretry.RetryClient`.
+
+    Everything is Motor's, apart from the seven single-document writes below and
+    :meth:`operation`. Those writes take Motor's arguments and give its results and exceptions, and
+    return a running future: a write that nobody awaits still happens. They are retried as the
+    retryable-writes specification says, once, or inside a :func:`~aioretry.deadline` as often as
+    time allows. With ``w: 0`` and inside a transaction they are Motor's own.
+
+    Every exception that leaves such a write answers :func:`~aioretry.outcome_of` and
+    :func:`~aioretry.attempts_of`. Beyond Motor's they raise :class:`~aioretry.DeadlineExceeded`
+    when a deadline is over, and ``InvalidOperation`` on another event loop than the client's.
+    """
+
+    def __init__(
+        self,
+        database: Any,
+        name: str,
+        codec_options: Any = None,
+        read_preference: Any = None,
+        write_concern: Any = None,
+        read_concern: Any = None,
+        _delegate: Any = None,
+    ) -> None:
+        super().__init__(
+            database,
+            name,
+            codec_options=codec_options,
+            read_preference=read_preference,
+            write_concern=write_concern,
+            read_concern=read_concern,
+            _delegate=_delegate,
+        )
+        self._write_path: WritePath = database._write_path
+        self._own_target: Target | None = None
+
+    def __getitem__(self, name: str) -> "RetryMotorCollection[DocumentT]":
+        return type(self)(self.database, f"{self.name}.{name}", _delegate=self.delegate[name])
+
+    def __getattr__(self, name: str) -> "RetryMotorCollection[DocumentT]":
+        if name.startswith("_"):
+            super().__getattr__(name)  # raises
+        return self[name]
+
+    def wrap(self, obj: Any) -> Any:
+        """Wrap what PyMongo returned; its collections become collections of this class."""
+        if isinstance(obj, Collection):
+            return type(self)(self.database, obj.name, _delegate=obj)
+        return super().wrap(obj)
+
+    def operation(self, timeout: float | None = None) -> Operation:
+        """Begin an operation: an implicit session, a deadline and a history.
+
+        Args:
+            timeout: How long the operation may take, in seconds from entering its block; a
+                surrounding deadline that is nearer counts. None sets no limit of its own.
+
+        Returns:
+            The operation, to be entered with ``async with``.
+
+        Raises:
+            TypeError: ``timeout`` is not a number.
+            ValueError: ``timeout`` is negative or NaN.
+            ConfigurationError: The collection's write concern is ``w: 0``.
+        """
+        if not self.write_concern.acknowledged:
+            raise ConfigurationError(
+                "operation() needs an acknowledged write concern; this collection has w: 0"
+            )
+        return Operation(self._write_path, self._target(), timeout)
+
+    def insert_one(  # type: ignore[override]
+        self,
+        document: "DocumentT | Any",
+        bypass_document_validation: bool | None = None,
+        session: Session | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[InsertOneResult]:
+        """Insert a document.
+
+        Args:
+            document: The document; it gets an ``_id`` if it has none.
+            bypass_document_validation: Whether the collection's validation is skipped.
+            session: A session of this client.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends with the result.
+        """
+        if self._is_motors(session):
+            return super().insert_one(  # type: ignore[return-value]
+                document,
+                bypass_document_validation=bypass_document_validation,  # type: ignore[arg-type]
+                session=session,
+                comment=comment,
+            )
+        return self._submit(
+            session, _commands.insert_one, document, bypass_document_validation, comment
+        )
+
+    def update_one(  # type: ignore[override]
+        self,
+        filter: Document,
+        update: Update,
+        upsert: bool = False,
+        bypass_document_validation: bool | None = None,
+        collation: CollationIn | None = None,
+        array_filters: Sequence[Document] | None = None,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        sort: Document | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[UpdateResult]:
+        """Update the first document that matches.
+
+        Args:
+            filter: What it has to match.
+            update: Update operators, or an aggregation pipeline.
+            upsert: Whether to insert a document if none matches.
+            bypass_document_validation: Whether the collection's validation is skipped.
+            collation: How strings compare.
+            array_filters: Which array elements the update is for.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            sort: Which document is the first; MongoDB 8.0.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends with the result.
+        """
+        if self._is_motors(session):
+            return super().update_one(  # type: ignore[return-value]
+                filter,
+                update,
+                upsert=upsert,
+                bypass_document_validation=bypass_document_validation,  # type: ignore[arg-type]
+                collation=collation,
+                array_filters=array_filters,
+                hint=hint,
+                session=session,
+                let=let,
+                comment=comment,
+                **_given(sort=sort),
+            )
+        return self._submit(
+            session,
+            _commands.update_one,
+            filter,
+            update,
+            upsert,
+            bypass_document_validation,
+            collation,
+            array_filters,
+            hint,
+            let,
+            sort,
+            comment,
+        )
+
+    def replace_one(  # type: ignore[override]
+        self,
+        filter: Document,
+        replacement: Document,
+        upsert: bool = False,
+        bypass_document_validation: bool | None = None,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        sort: Document | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[UpdateResult]:
+        """Replace the first document that matches.
+
+        Args:
+            filter: What it has to match.
+            replacement: The new document, without update operators.
+            upsert: Whether to insert it if none matches.
+            bypass_document_validation: Whether the collection's validation is skipped.
+            collation: How strings compare.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            sort: Which document is the first; MongoDB 8.0.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends with the result.
+        """
+        if self._is_motors(session):
+            return super().replace_one(  # type: ignore[return-value]
+                filter,
+                replacement,
+                upsert=upsert,
+                bypass_document_validation=bypass_document_validation,  # type: ignore[arg-type]
+                collation=collation,
+                hint=hint,
+                session=session,
+                let=let,
+                comment=comment,
+                **_given(sort=sort),
+            )
+        return self._submit(
+            session,
+            _commands.replace_one,
+            filter,
+            replacement,
+            upsert,
+            bypass_document_validation,
+            collation,
+            hint,
+            let,
+            sort,
+            comment,
+        )
+
+    def delete_one(  # type: ignore[override]
+        self,
+        filter: Document,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[DeleteResult]:
+        """Delete the first document that matches.
+
+        Args:
+            filter: What it has to match.
+            collation: How strings compare.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends with the result.
+        """
+        if self._is_motors(session):
+            return super().delete_one(  # type: ignore[return-value]
+                filter,
+                collation=collation,
+                hint=hint,
+                session=session,
+                let=let,
+                comment=comment,
+            )
+        return self._submit(session, _commands.delete_one, filter, collation, hint, let, comment)
+
+    def find_one_and_delete(  # type: ignore[override]
+        self,
+        filter: Document,
+        projection: Projection | None = None,
+        sort: Sort | None = None,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+        **kwargs: Any,
+    ) -> asyncio.Future[Any]:
+        """Delete the first document that matches, and return it.
+
+        Args:
+            filter: What it has to match.
+            projection: Which fields to return.
+            sort: Which document is the first.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            comment: Any BSON value, for the server's logs.
+            **kwargs: Further options of the command, such as ``maxTimeMS`` (milliseconds).
+
+        Returns:
+            A future that ends with the document, or with None if none matches.
+        """
+        if self._is_motors(session, kwargs):
+            return super().find_one_and_delete(  # type: ignore[return-value]
+                filter,
+                projection=projection,
+                sort=sort,
+                hint=hint,
+                session=session,
+                let=let,
+                comment=comment,
+                **kwargs,
+            )
+        return self._submit(
+            session,
+            _commands.find_one_and_delete,
+            filter,
+            projection,
+            sort,
+            hint,
+            let,
+            comment,
+            kwargs,
+        )
+
+    def find_one_and_replace(  # type: ignore[override]
+        self,
+        filter: Document,
+        replacement: Document,
+        projection: Projection | None = None,
+        sort: Sort | None = None,
+        upsert: bool = False,
+        return_document: bool = False,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+        **kwargs: Any,
+    ) -> asyncio.Future[Any]:
+        """Replace the first document that matches, and return the old or the new one.
+
+        Args:
+            filter: What it has to match.
+            replacement: The new document, without update operators.
+            projection: Which fields to return.
+            sort: Which document is the first.
+            upsert: Whether to insert the document if none matches.
+            return_document: ``ReturnDocument.BEFORE`` or ``ReturnDocument.AFTER``.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            comment: Any BSON value, for the server's logs.
+            **kwargs: Further options of the command, such as ``maxTimeMS`` (milliseconds).
+
+        Returns:
+            A future that ends with the document, or with None if there is none to return.
+        """
+        if self._is_motors(session, kwargs):
+            return super().find_one_and_replace(  # type: ignore[return-value]
+                filter,
+                replacement,
+                projection=projection,
+                sort=sort,
+                upsert=upsert,
+                return_document=return_document,
+                hint=hint,
+                session=session,
+                let=let,
+                comment=comment,
+                **kwargs,
+            )
+        return self._submit(
+            session,
+            _commands.find_one_and_replace,
+            filter,
+            replacement,
+            projection,
+            sort,
+            upsert,
+            return_document,
+            hint,
+            let,
+            comment,
+            kwargs,
+        )
+
+    def find_one_and_update(  # type: ignore[override]
+        self,
+        filter: Document,
+        update: Update,
+        projection: Projection | None = None,
+        sort: Sort | None = None,
+        upsert: bool = False,
+        return_document: bool = False,
+        array_filters: Sequence[Document] | None = None,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+        **kwargs: Any,
+    ) -> asyncio.Future[Any]:
+        """Update the first document that matches, and return it as it was or as it is.
+
+        Args:
+            filter: What it has to match.
+            update: Update operators, or an aggregation pipeline.
+            projection: Which fields to return.
+            sort: Which document is the first.
+            upsert: Whether to insert a document if none matches.
+            return_document: ``ReturnDocument.BEFORE`` or ``ReturnDocument.AFTER``.
+            array_filters: Which array elements the update is for.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            comment: Any BSON value, for the server's logs.
+            **kwargs: Further options of the command, such as ``maxTimeMS`` (milliseconds).
+
+        Returns:
+            A future that ends with the document, or with None if there is none to return.
+        """
+        if self._is_motors(session, kwargs):
+            return super().find_one_and_update(  # type: ignore[return-value]
+                filter,
+                update,
+                projection=projection,
+                sort=sort,
+                upsert=upsert,
+                return_document=return_document,
+                array_filters=array_filters,
+                hint=hint,
+                session=session,
+                let=let,
+                comment=comment,
+                **kwargs,
+            )
+        return self._submit(
+            session,
+            _commands.find_one_and_update,
+            filter,
+            update,
+            projection,
+            sort,
+            upsert,
+            return_document,
+            array_filters,
+            hint,
+            let,
+            comment,
+            kwargs,
+        )
+
+    def _is_motors(self, session: Any, options: "dict[str, Any] | None" = None) -> bool:
+        own = None if options is None else options.get("writeConcern")
+        if isinstance(own, Mapping):
+            acknowledged = own.get("w") != 0 or bool(own.get("j"))
+        else:
+            acknowledged = self.write_concern.acknowledged
+        in_transaction = session is not None and getattr(session, "in_transaction", False)
+        return not acknowledged or in_transaction
+
+    def _target(self) -> Target:
+        if self._own_target is None:
+            self._own_target = Target.of(
+                self.database.name, self.name, self.codec_options, self.write_concern
+            )
+        return self._own_target
+
+    def _submit(
+        self,
+        session: Session | None,
+        build: Callable[Concatenate[Target, P], Command[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> asyncio.Future[T]:
+        coordinator = self._write_path.coordinator()
+        lease = self._write_path.lease(session)
+        deadline = self._write_path.deadline()
+        target = self._target()
+        return Write(coordinator, lambda: build(target, *args, **kwargs), lease, deadline)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,0 +1,153 @@
+"""Deadlines: absolute points in monotonic time, and the blocks that set them."""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import pymongo
+
+__all__ = ["Deadline", "deadline"]
+
+# pymongo.timeout(0) means "no limit", so an exhausted remainder is passed as this instead.
+_EXHAUSTED = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A point in monotonic time by which a write has to end.
+
+    ``at`` may be infinite: there is no limit then, and a write is retried without end (Client-Side
+    Operations Timeout specification, "timeoutMS").
+    """
+
+    at: float
+    """The point, in seconds of ``clock``."""
+
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
+    """The clock that ``at`` belongs to."""
+
+    @classmethod
+    def after(cls, seconds: float, clock: Callable[[], float] = time.monotonic) -> "Deadline":
+        """Return the deadline that lies a number of seconds from now.
+
+        Args:
+            seconds: From now on; 0 has expired, infinity never does.
+            clock: The monotonic clock to read.
+
+        Returns:
+            The deadline.
+        """
+        return cls(clock() + seconds, clock)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the deadline ever comes."""
+        return not math.isinf(self.at)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.clock() >= self.at
+
+    def remaining(self) -> float:
+        """Return the seconds that are left; 0 when the deadline has passed."""
+        return max(0.0, self.at - self.clock())
+
+    def nearer(self, other: "Deadline | None") -> "Deadline":
+        """Return whichever of the two comes first."""
+        return self if other is None or self.at <= other.at else other
+
+
+_current: ContextVar[Deadline | None] = ContextVar("aioretry_deadline", default=None)
+
+
+def current_deadline() -> Deadline | None:
+    """Return the deadline of the innermost surrounding block, or None outside any."""
+    return _current.get()
+
+
+class deadline:  # noqa: N801 - used like a function
+    """A block inside which writes are retried as often as time allows.
+
+    Usable with ``async with`` and ``with``. Of nested blocks, the nearer deadline counts. Reads and
+    cursors inside the block obey it too, by ``pymongo.timeout()``. Entering gives the
+    :class:`Deadline` in force, or None if there is none.
+
+    Args:
+        seconds: How long the block may take, from entering it. None inherits the surrounding
+            deadline. 0 has expired already: nothing is sent. Infinity sets no limit and retries
+            without end.
+
+    Raises:
+        TypeError: ``seconds`` is not a number.
+        ValueError: ``seconds`` is negative or NaN.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = validate_seconds("seconds", seconds)
+        self._token: Token[Deadline | None] | None = None
+        self._driver_timeout: AbstractContextManager[object] = nullcontext()
+
+    def __enter__(self) -> Deadline | None:
+        if self._token is not None:
+            raise RuntimeError("this deadline() block was entered already; make a new one")
+        outer = _current.get()
+        if self._seconds is None:
+            inner = outer
+        else:
+            inner = Deadline.after(self._seconds).nearer(outer)
+            self._driver_timeout = _driver_timeout(inner)
+        self._token = _current.set(inner)
+        self._driver_timeout.__enter__()
+        return inner
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._token is None:
+            raise RuntimeError("this deadline() block was not entered")
+        self._driver_timeout.__exit__(exc_type, exc, traceback)
+        _current.reset(self._token)
+        self._token = None
+
+    async def __aenter__(self) -> Deadline | None:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(exc_type, exc, traceback)
+
+
+def validate_seconds(name: str, seconds: object) -> float | None:
+    """Return a number of seconds, or raise an error that names the argument.
+
+    Raises:
+        TypeError: It is neither a number nor None.
+        ValueError: It is negative or NaN.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(
+            f"{name} must be a number of seconds or None, not {type(seconds).__name__}: {seconds!r}"
+        )
+    if math.isnan(seconds) or seconds < 0:
+        raise ValueError(f"{name} must be a number of seconds from 0 on, not {seconds!r}")
+    return float(seconds)
+
+
+def _driver_timeout(limit: Deadline) -> AbstractContextManager[object]:
+    if not limit.is_limited:
+        return nullcontext()
+    return pymongo.timeout(max(_EXHAUSTED, limit.remaining()))

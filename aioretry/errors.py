@@ -1,0 +1,113 @@
+"""What a caller can learn of a write that ended: our exceptions, outcomes and attempts."""
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo.errors import NetworkTimeout
+
+__all__ = ["Attempt", "DeadlineExceeded", "Outcome", "attempts_of", "outcome_of"]
+
+_REPORT = "_aioretry_report"
+
+
+class Outcome(enum.Enum):
+    """How a write ended, as far as anybody can know."""
+
+    APPLIED = "applied"
+    """The write was acknowledged at its own write concern."""
+
+    NOT_APPLIED = "not applied"
+    """The write changed nothing, and nothing of it can arrive later."""
+
+    UNKNOWN = "unknown"
+    """The write may or may not be applied, now or shortly; its acknowledgement never came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One sending of a command to one server, or the failure to do so."""
+
+    address: tuple[str, int | None] | None
+    """Host and port of the server; None when the attempt failed before a server was chosen."""
+
+    started: float
+    """When the attempt began, in seconds since the epoch."""
+
+    duration: float
+    """How long it took, in seconds."""
+
+    sent: bool
+    """Whether the command can have reached the server."""
+
+    error: BaseException | None = None
+    """What the attempt failed with; None if the server accepted the write, or has not answered."""
+
+    reply: Mapping[str, Any] | None = None
+    """The server's reply; None if there was none or it was an error."""
+
+
+class DeadlineExceeded(NetworkTimeout):
+    """The deadline of the write is over.
+
+    ``timeout`` is true, ``__cause__`` is the last attempt's error where there was one, and
+    :func:`outcome_of` says whether the write can have been applied (Client-Side Operations Timeout
+    specification, "Errors").
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    outcome: Outcome
+    attempts: tuple[Attempt, ...]
+
+
+def attach(exc: BaseException, outcome: Outcome, attempts: Sequence[Attempt]) -> None:
+    """Record on an exception that leaves a write how the write ended."""
+    exc.__dict__[_REPORT] = _Report(outcome, tuple(attempts))
+
+
+def outcome_of(exc: BaseException) -> Outcome | None:
+    """Tell how the write that raised this exception ended.
+
+    Args:
+        exc: An exception that came out of a write of this library, or one that was raised from or
+            while handling it (``asyncio.timeout()`` turns a cancellation into a ``TimeoutError``).
+
+    Returns:
+        The outcome, or None if the exception has nothing to do with a write of this library.
+    """
+    report = _report_of(exc)
+    return None if report is None else report.outcome
+
+
+def attempts_of(exc: BaseException) -> tuple[Attempt, ...]:
+    """Tell what was tried before the write raised this exception.
+
+    Args:
+        exc: As for :func:`outcome_of`.
+
+    Returns:
+        The attempts of the write, oldest first; empty if nothing was tried or if the exception has
+        nothing to do with a write of this library.
+    """
+    report = _report_of(exc)
+    return () if report is None else report.attempts
+
+
+def _report_of(exc: BaseException) -> _Report | None:
+    for link in _chain(exc):
+        report = link.__dict__.get(_REPORT)
+        if isinstance(report, _Report):
+            return report
+    return None
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    link: BaseException | None = exc
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = link.__cause__ or link.__context__

@@ -1,0 +1,266 @@
+"""One operation: an implicit session, a deadline and a history, for one or a few writes."""
+
+from asyncio import CancelledError
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from pymongo.errors import InvalidOperation
+from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
+
+from aioretry import _commands
+from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
+from aioretry._coordinator import Coordinator
+from aioretry._driver import Command
+from aioretry._sessions import SessionLease
+from aioretry._write_path import WritePath, explain, result_of
+from aioretry.deadlines import Deadline, validate_seconds
+from aioretry.errors import Attempt, DeadlineExceeded, Outcome
+
+__all__ = ["Operation"]
+
+T = TypeVar("T")
+
+
+class Operation:
+    """The async context manager of one operation; made by ``collection.operation()``.
+
+    Its writes share one implicit session and one deadline, are awaited one at a time, and leave
+    their attempts in :attr:`attempts`.
+    """
+
+    def __init__(self, path: WritePath, target: Target, timeout: float | None) -> None:
+        self._path = path
+        self._target = target
+        self._timeout = validate_seconds("timeout", timeout)
+        self._history: list[Attempt] = []
+        self._coordinator: Coordinator | None = None
+        self._deadline: Deadline | None = None
+        self._lease: SessionLease | None = None
+        self._busy = False
+        self._has_left = False
+
+    def __repr__(self) -> str:
+        state = "open" if self._coordinator is not None else "closed"
+        return f"<{type(self).__name__} {state} attempts={len(self._history)}>"
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """What was sent to whom and what came of it, oldest first; also after the block."""
+        return tuple(self._history)
+
+    async def __aenter__(self) -> Self:
+        if self._coordinator is not None:
+            raise InvalidOperation("this operation was entered already")
+        self._coordinator = self._path.coordinator()
+        self._deadline = self._path.deadline(self._timeout)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._coordinator = None
+        self._has_left = True
+        if not self._busy:  # else a task of the user's still writes, and ends it
+            self._end_lease(discard=False)
+
+    async def insert_one(
+        self,
+        document: Any,
+        bypass_document_validation: bool | None = None,
+        comment: Any = None,
+    ) -> InsertOneResult:
+        """Insert a document; as ``collection.insert_one()``."""
+        return await self._write(
+            lambda target: _commands.insert_one(
+                target, document, bypass_document_validation, comment
+            )
+        )
+
+    async def update_one(
+        self,
+        filter: Document,
+        update: Update,
+        upsert: bool = False,
+        bypass_document_validation: bool | None = None,
+        collation: CollationIn | None = None,
+        array_filters: Sequence[Document] | None = None,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        sort: Document | None = None,
+        comment: Any = None,
+    ) -> UpdateResult:
+        """Update a document; as ``collection.update_one()``."""
+        return await self._write(
+            lambda target: _commands.update_one(
+                target,
+                filter,
+                update,
+                upsert,
+                bypass_document_validation,
+                collation,
+                array_filters,
+                hint,
+                let,
+                sort,
+                comment,
+            )
+        )
+
+    async def replace_one(
+        self,
+        filter: Document,
+        replacement: Document,
+        upsert: bool = False,
+        bypass_document_validation: bool | None = None,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        sort: Document | None = None,
+        comment: Any = None,
+    ) -> UpdateResult:
+        """Replace a document; as ``collection.replace_one()``."""
+        return await self._write(
+            lambda target: _commands.replace_one(
+                target,
+                filter,
+                replacement,
+                upsert,
+                bypass_document_validation,
+                collation,
+                hint,
+                let,
+                sort,
+                comment,
+            )
+        )
+
+    async def delete_one(
+        self,
+        filter: Document,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+    ) -> DeleteResult:
+        """Delete a document; as ``collection.delete_one()``."""
+        return await self._write(
+            lambda target: _commands.delete_one(target, filter, collation, hint, let, comment)
+        )
+
+    async def find_one_and_delete(
+        self,
+        filter: Document,
+        projection: Projection | None = None,
+        sort: Sort | None = None,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Delete a document and return it; as ``collection.find_one_and_delete()``."""
+        return await self._write(
+            lambda target: _commands.find_one_and_delete(
+                target, filter, projection, sort, hint, let, comment, kwargs
+            )
+        )
+
+    async def find_one_and_replace(
+        self,
+        filter: Document,
+        replacement: Document,
+        projection: Projection | None = None,
+        sort: Sort | None = None,
+        upsert: bool = False,
+        return_document: bool = False,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Replace a document and return it; as ``collection.find_one_and_replace()``."""
+        return await self._write(
+            lambda target: _commands.find_one_and_replace(
+                target,
+                filter,
+                replacement,
+                projection,
+                sort,
+                upsert,
+                return_document,
+                hint,
+                let,
+                comment,
+                kwargs,
+            )
+        )
+
+    async def find_one_and_update(
+        self,
+        filter: Document,
+        update: Update,
+        projection: Projection | None = None,
+        sort: Sort | None = None,
+        upsert: bool = False,
+        return_document: bool = False,
+        array_filters: Sequence[Document] | None = None,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Update a document and return it; as ``collection.find_one_and_update()``."""
+        return await self._write(
+            lambda target: _commands.find_one_and_update(
+                target,
+                filter,
+                update,
+                projection,
+                sort,
+                upsert,
+                return_document,
+                array_filters,
+                hint,
+                let,
+                comment,
+                kwargs,
+            )
+        )
+
+    async def _write(self, build: Callable[[Target], Command[T]]) -> T:
+        if self._coordinator is None:
+            raise InvalidOperation("an operation's writes belong inside its `async with` block")
+        if self._busy:
+            raise InvalidOperation("an operation's writes are awaited one at a time")
+        if self._lease is None:
+            self._lease = self._path.lease()
+        self._busy = True
+        statement = None
+        limit = self._path.surrounding_deadline()
+        deadline = self._deadline if limit is None else limit.nearer(self._deadline)
+        try:
+            statement = self._coordinator.statement(build(self._target), self._lease, deadline)
+            reply = await self._coordinator.execute(statement)
+        except BaseException as exc:
+            outcome = explain(exc, statement)
+            # What was given up may still use the session, and what was sent may still arrive: a
+            # later write over that session would bar it.
+            if outcome is Outcome.UNKNOWN or isinstance(exc, CancelledError | DeadlineExceeded):
+                self._end_lease(discard=outcome is Outcome.UNKNOWN)
+            raise
+        else:
+            result: T = result_of(statement, reply)
+            return result
+        finally:
+            self._busy = False
+            self._history.extend([] if statement is None else statement.attempts)
+            if self._has_left:
+                self._end_lease(discard=False)
+
+    def _end_lease(self, *, discard: bool) -> None:
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.finish(discard=discard)

@@ -1,0 +1,83 @@
+"""Two hundred writers through kills and step-downs, exactly once, on every server version."""
+
+import asyncio
+
+import pymongo
+import pytest
+from pymongo.write_concern import WriteConcern
+
+from aioretry import RetryClient, deadline
+from aioretry.testing import ReplicaSet
+
+WRITERS = 200
+PYMONGO = tuple(int(part) for part in pymongo.version.split(".")[:2])
+
+VERSIONS = [
+    pytest.param(
+        "4.2",
+        marks=[
+            pytest.mark.matrix,
+            pytest.mark.skipif(PYMONGO >= (4, 18), reason="PyMongo 4.18 needs MongoDB 4.4"),
+        ],
+    ),
+    pytest.param("4.4", marks=pytest.mark.matrix),
+    pytest.param("5.0", marks=pytest.mark.matrix),
+    "6.0",
+]
+
+
+class Load:
+    """Writers that count, until they are told to stop."""
+
+    def __init__(self, collection):
+        self.collection = collection
+        self.acknowledged = 0
+        self.stopped = False
+        self.progress = asyncio.Event()
+
+    async def write(self, me):
+        """Increment one's own counter, over and over."""
+        while not self.stopped:
+            async with deadline(30):
+                await self.collection.update_one(
+                    {"_id": me % 20}, {"$inc": {"counter": 1}}, upsert=True
+                )
+            self.acknowledged += 1
+            self.progress.set()
+
+    async def gets_on(self):
+        """Wait until every writer can have had a turn since now."""
+        target = self.acknowledged + WRITERS
+        while self.acknowledged < target:
+            self.progress.clear()
+            await self.progress.wait()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_three_kills_and_three_step_downs(version):
+    """No error, and counted equals acknowledged."""
+    async with (
+        ReplicaSet(version=version) as replica_set,
+        RetryClient(replica_set.uri) as client,
+    ):
+        collection = client.metrics.get_collection(
+            "events", write_concern=WriteConcern(w="majority", j=True)
+        )
+        load = Load(collection)
+        async with asyncio.TaskGroup() as group:
+            for me in range(WRITERS):
+                group.create_task(load.write(me))
+            for _ in range(3):
+                await load.gets_on()
+                primary = await replica_set.wait_for_primary()
+                await replica_set.kill(primary)
+                await load.gets_on()
+                await replica_set.restart(primary)
+                await load.gets_on()
+                await replica_set.wait_for_primary()
+                await replica_set.step_down()
+            await load.gets_on()
+            load.stopped = True
+        counted = sum([document["counter"] async for document in collection.find()])
+    assert load.acknowledged == counted
+    assert load.acknowledged > 7 * WRITERS

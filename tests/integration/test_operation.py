@@ -1,0 +1,112 @@
+"""Operations: one session, one deadline, one history."""
+
+import asyncio
+
+import pytest
+from pymongo.errors import DuplicateKeyError, InvalidOperation, PyMongoError
+
+from aioretry import DeadlineExceeded, Outcome, RetryClient, attempts_of, deadline, outcome_of
+
+
+async def test_all_seven_writes(collection, stored):
+    """An operation has the seven writes, with their results."""
+    async with collection.operation(timeout=20) as op:
+        assert 1 == (await op.insert_one({"_id": 1, "n": 0})).inserted_id
+        assert 1 == (await op.update_one({"_id": 1}, {"$inc": {"n": 1}})).modified_count
+        assert 1 == (await op.replace_one({"_id": 1}, {"n": 5})).modified_count
+        assert 5 == (await op.find_one_and_update({"_id": 1}, {"$inc": {"n": 1}}))["n"]
+        assert 6 == (await op.find_one_and_replace({"_id": 1}, {"n": 7}))["n"]
+        assert {"_id": 1, "n": 7} == await op.find_one_and_delete({"_id": 1})
+        assert 0 == (await op.delete_one({"_id": 1})).deleted_count
+    assert 7 == len(op.attempts)
+    assert [] == list(stored.find())
+
+
+async def test_one_session(collection, client):
+    """The writes of an operation share one session, with rising numbers; it is pooled after."""
+    pool = client.delegate._topology._session_pool
+    async with collection.operation() as op:
+        await op.insert_one({"_id": 1})
+        await op.insert_one({"_id": 2})
+        while pool:
+            pool.pop()
+    assert 1 == len(pool)
+    assert 2 <= pool[0].transaction_id
+
+
+async def test_a_session_in_doubt_is_not_leased_again(replica_set, collection, client):
+    """After an unknown outcome the session is discarded, and the operation takes another."""
+    await collection.insert_one({"_id": 1})
+    async with collection.operation() as op:
+        async with replica_set.drop_reply("update", times=2, namespace=collection.full_name):
+            with pytest.raises(Exception, match="connection closed"):
+                await op.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        await op.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    assert [True, True, True] == [attempt.sent for attempt in op.attempts]
+    assert 2 == (await collection.find_one())["n"]
+
+
+async def test_errors_leave_the_operation_usable(collection):
+    """An error of one write leaves the next one alone."""
+    async with collection.operation() as op:
+        await op.insert_one({"_id": 1})
+        with pytest.raises(DuplicateKeyError) as caught:
+            await op.insert_one({"_id": 1})
+        await op.insert_one({"_id": 2})
+    assert 3 == len(op.attempts)
+    assert 1 == len(attempts_of(caught.value))
+
+
+async def test_the_nearer_deadline_counts(collection):
+    """The operation's timeout and a surrounding deadline: whichever comes first."""
+    async with deadline(0), collection.operation(timeout=5) as op:
+        with pytest.raises(DeadlineExceeded) as caught:
+            await op.insert_one({})
+    assert (Outcome.NOT_APPLIED, ()) == (outcome_of(caught.value), op.attempts)
+    async with deadline(5), collection.operation(timeout=0) as op:
+        with pytest.raises(DeadlineExceeded):
+            await op.insert_one({})
+
+
+async def test_a_deadline_inside_counts(collection):
+    """A deadline() block inside the operation's block counts for the writes in it."""
+    async with collection.operation() as op:
+        async with deadline(0):
+            with pytest.raises(DeadlineExceeded):
+                await op.insert_one({})
+        await op.insert_one({})
+
+
+async def test_its_timeout_replaces_the_clients(replica_set, collection):
+    """timeoutMS of the client is its default; an operation's timeout takes its place."""
+    async with RetryClient(replica_set.uri, timeoutMS=1) as client:
+        mine = client[collection.database.name][collection.name]
+        with pytest.raises(PyMongoError) as caught:
+            await mine.insert_one({})
+        assert caught.value.timeout
+        async with mine.operation(timeout=20) as op:
+            await op.insert_one({})
+
+
+async def test_one_write_at_a_time(collection):
+    """Two writes at once over one session are refused."""
+    async with collection.operation() as op:
+        first = asyncio.ensure_future(op.insert_one({"_id": 1}))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidOperation, match="one at a time"):
+            await op.insert_one({"_id": 2})
+        await first
+
+
+async def test_only_inside_its_block(collection):
+    """An operation is of no use before and after its block."""
+    op = collection.operation()
+    with pytest.raises(InvalidOperation, match="inside its `async with` block"):
+        await op.insert_one({})
+    async with op:
+        await op.insert_one({})
+        with pytest.raises(InvalidOperation, match="entered already"):
+            await op.__aenter__()
+    with pytest.raises(InvalidOperation, match="inside its `async with` block"):
+        await op.insert_one({})
+    assert "closed attempts=1" in repr(op)

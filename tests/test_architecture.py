@@ -1,0 +1,175 @@
+"""The house: imports point downwards, and one room alone knows the driver."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import aioretry
+
+PACKAGE = Path(aioretry.__file__).parent
+
+# A module imports only from modules that stand further up in this list.
+RANKS = [
+    {"errors", "events", "deadlines"},
+    {"_verdict", "_driver"},
+    {"_commands", "_sessions", "_selection", "_threads"},
+    {"_motor", "_flight"},
+    {"_coordinator"},
+    {"_write_path"},
+    {"operation"},
+    {"collection"},
+    {"database"},
+    {"client"},
+    {"__init__"},
+    {"__main__", "_demo"},
+]
+BESIDE = {"testing"}
+DRIVER_MODULES = {
+    "motor",
+    "pymongo._csot",
+    "pymongo.client_session",
+    "pymongo.collection",
+    "pymongo.cursor",
+    "pymongo.database",
+    "pymongo.mongo_client",
+    "pymongo.monitoring",
+    "pymongo.pool",
+    "pymongo.server_description",
+    "pymongo.topology",
+    "pymongo.topology_description",
+}
+CORE = {module for rank in RANKS[:-1] for module in rank}
+
+
+def rank_of(room: str) -> int:
+    """The place of a room in the list."""
+    return next(index for index, rank in enumerate(RANKS) if room in rank)
+
+
+def room_of(path: Path) -> str:
+    """The room that a file belongs to."""
+    first, *rest = path.relative_to(PACKAGE).parts
+    return first if rest else path.stem
+
+
+def files() -> list[Path]:
+    """The modules of the package, the test kit apart."""
+    return [p for p in sorted(PACKAGE.rglob("*.py")) if room_of(p) not in BESIDE]
+
+
+def imports_of(path: Path) -> set[str]:
+    """The modules that a file imports, in full."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def rooms_imported(path: Path) -> set[str]:
+    """The rooms of ours that a file imports."""
+    return {
+        parts[1]
+        for parts in (name.split(".") for name in imports_of(path))
+        if parts[0] == "aioretry" and len(parts) > 1 and (PACKAGE / parts[1]).exists()
+    } | {
+        parts[1]
+        for parts in (name.split(".") for name in imports_of(path))
+        if parts[0] == "aioretry" and len(parts) > 1 and (PACKAGE / f"{parts[1]}.py").exists()
+    }
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_downwards(path):
+    """A room imports only from lower ranks, or from itself."""
+    room = room_of(path)
+    if rank_of(room) == len(RANKS) - 1:  # built on the public names
+        assert rooms_imported(path) <= BESIDE | {room, "_demo"}
+        return
+    too_high = {r for r in rooms_imported(path) if r in BESIDE or rank_of(r) >= rank_of(room)}
+    assert set() == too_high
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_one_room_knows_the_driver(path):
+    """Client code of Motor and PyMongo is imported by `_motor` alone."""
+    room = room_of(path)
+    if room in {"_motor", "_demo", "__main__"}:
+        return
+    known = {
+        name
+        for name in imports_of(path)
+        for driver in DRIVER_MODULES
+        if name == driver or name.startswith(f"{driver}.")
+    }
+    assert set() == known
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_private_names_of_others_are_left_alone(path):
+    """Attributes with a leading underscore are used on one's own objects only, `_motor` apart."""
+    room = room_of(path)
+    if room == "_motor":
+        return
+    ours = {"_write_path", "_replace", "_asdict", "_client"}
+    foreign = [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and node.attr not in ours
+        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
+        and not ast.unparse(node.value).startswith("super()")
+    ]
+    assert [] == foreign
+
+
+def test_the_verdict_is_pure():
+    """`_verdict` and `_commands` await nothing and read no clock."""
+    for name in ("_verdict", "_commands"):
+        path = PACKAGE / f"{name}.py"
+        tree = ast.parse(path.read_text())
+        assert not [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef | ast.Await)]
+        assert not {"time", "asyncio", "anyio", "threading"} & imports_of(path)
+
+
+def test_the_wire_code_shares_nothing_with_what_it_tests():
+    """The test kit's wire code imports `bson`, the standard library and itself alone."""
+    for path in (PACKAGE / "testing").rglob("*.py"):
+        roots = {name.split(".")[0] for name in imports_of(path)}
+        assert not {"pymongo", "motor"} & roots, path.name
+        assert not [
+            n for n in imports_of(path) if n.startswith("aioretry.") and "testing" not in n
+        ], path.name
+
+
+def test_no_metaprogramming():
+    """Every wrapped method is written out."""
+    for path in files():
+        text = path.read_text()
+        assert "setattr(" not in text, path.name
+
+
+def test_functions_are_short():
+    """No function has more than 50 lines of code, its signature and docstring apart."""
+    long = []
+    for path in files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body
+                if ast.get_docstring(node):
+                    body = body[1:]
+                if body and body[-1].end_lineno - body[0].lineno >= 50:
+                    long.append(f"{path.name}:{node.name}")
+    assert [] == long
+
+
+def test_public_names():
+    """`__all__` is sorted, complete and without private names."""
+    assert sorted(aioretry.__all__) == aioretry.__all__
+    assert all(hasattr(aioretry, name) for name in aioretry.__all__)
+    assert not [name for name in aioretry.__all__ if name.startswith("_")]

@@ -1,0 +1,78 @@
+"""How the public names look to type checkers; checked, never run."""
+
+from collections.abc import Awaitable
+from typing import Any, assert_type
+
+from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection, AsyncIOMotorDatabase
+from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
+
+from aioretry import (
+    Attempt,
+    Deadline,
+    Hook,
+    Operation,
+    Outcome,
+    RetryClient,
+    RetryMotorCollection,
+    RetryMotorDatabase,
+    RetryScheduled,
+    attempts_of,
+    deadline,
+    outcome_of,
+)
+
+
+def hook(event: RetryScheduled) -> None:
+    """A hook is any callable of one event."""
+
+
+async def client() -> None:
+    """The client is Motor's, and its databases and collections are ours."""
+    as_hook: Hook = hook
+    made: RetryClient[dict[str, Any]] = RetryClient("mongodb://x", hooks=[as_hook, hook])
+    async with made as entered:
+        database = entered.db
+        as_motor: AsyncIOMotorClient[dict[str, Any]] = entered
+        assert_type(database, RetryMotorDatabase[dict[str, Any]])
+        assert_type(entered["db"], RetryMotorDatabase[dict[str, Any]])
+        motor_database: AsyncIOMotorDatabase[dict[str, Any]] = database
+        assert_type(database.things, RetryMotorCollection[dict[str, Any]])
+        assert_type(database["things"], RetryMotorCollection[dict[str, Any]])
+        assert_type(database.things.sub, RetryMotorCollection[dict[str, Any]])
+        motor_collection: AsyncIOMotorCollection[dict[str, Any]] = database.things
+    del as_motor, motor_database, motor_collection
+
+
+async def writes(things: RetryMotorCollection[dict[str, Any]]) -> None:
+    """The seven writes give PyMongo's results, and are awaitable at any time."""
+    assert_type(await things.insert_one({"_id": 1}), InsertOneResult)
+    assert_type(await things.update_one({}, {"$set": {"x": 1}}, upsert=True), UpdateResult)
+    assert_type(await things.update_one({}, [{"$set": {"x": 1}}]), UpdateResult)
+    assert_type(await things.replace_one({}, {"x": 1}, hint=[("x", 1)]), UpdateResult)
+    assert_type(await things.delete_one({}, hint="x_1"), DeleteResult)
+    document = await things.find_one_and_update({}, {"$inc": {"n": 1}}, sort=[("n", -1)])
+    later: Awaitable[InsertOneResult] = things.insert_one({})
+    await later
+    del document
+
+
+async def operations(things: RetryMotorCollection[dict[str, Any]]) -> None:
+    """An operation has the same writes and a history."""
+    async with things.operation(timeout=1.5) as op:
+        assert_type(op, Operation)
+        assert_type(await op.insert_one({}), InsertOneResult)
+    assert_type(op.attempts, tuple[Attempt, ...])
+
+
+async def limits() -> None:
+    """Deadlines work with both kinds of `with`."""
+    async with deadline(5) as limit:
+        assert_type(limit, Deadline | None)
+    with deadline(None):
+        pass
+
+
+def errors(exc: BaseException) -> None:
+    """What is asked of an exception."""
+    assert_type(outcome_of(exc), Outcome | None)
+    assert_type(attempts_of(exc), tuple[Attempt, ...])

@@ -1,0 +1,320 @@
+"""Sessions, threads, selection and errors, each by itself."""
+
+import os
+import threading
+
+import pytest
+from pymongo.errors import InvalidOperation
+
+from aioretry import Attempt, Outcome, attempts_of, outcome_of
+from aioretry._driver import ServerKind, ServerView, Token, TopologyView
+from aioretry._selection import choose
+from aioretry._sessions import CommandNumber, SessionLease
+from aioretry._threads import ThreadPool
+from aioretry.errors import attach
+
+
+class TestToken:
+    def test_sending_wins_once(self):
+        """Once it is sending it can't be revoked."""
+        token = Token()
+        assert token.begin_sending()
+        assert (False, True) == (token.revoke(), token.is_sending)
+
+    def test_revoked_wins_once(self):
+        """Once it is revoked nothing is sent."""
+        token = Token()
+        assert token.revoke()
+        assert (False, False) == (token.begin_sending(), token.is_sending)
+
+
+class Session:
+    """A server session that tells how it ended."""
+
+    def __init__(self):
+        self.ended = []
+        self.number = 0
+
+    def next_number(self):
+        self.number += 1
+        return self.number
+
+    def close(self, *, discard):
+        self.ended.append(discard)
+
+
+class TestLease:
+    def test_begins_with_the_first_attempt(self):
+        """Whoever sends nothing holds no session."""
+        opened = []
+        lease = SessionLease(lambda: opened.append(1) or Session())
+        lease.finish(discard=False)
+        assert [] == opened
+
+    def test_ends_with_the_last_thread(self):
+        """The session comes back when the operation and every thread have ended, once."""
+        session = Session()
+        lease = SessionLease(lambda: session)
+        lease.carry()
+        lease.carry()
+        lease.drop()
+        lease.finish(discard=False)
+        assert [] == session.ended
+        lease.drop()
+        lease.finish(discard=True)
+        assert [False] == session.ended
+
+    def test_a_session_in_doubt_is_discarded(self):
+        """What was in doubt is not pooled."""
+        session = Session()
+        lease = SessionLease(lambda: session)
+        lease.carry()
+        lease.finish(discard=True)
+        lease.drop()
+        assert [True] == session.ended
+
+    def test_numbers_are_taken_once_a_command(self):
+        """A command keeps its number; the next command gets a larger one."""
+        session = Session()
+        first, second = CommandNumber(), CommandNumber()
+        assert [1, 1, 2, 1] == [
+            first.take(session),
+            first.take(session),
+            second.take(session),
+            first.take(session),
+        ]
+
+    def test_nothing_begins_after_the_end(self):
+        """An attempt that comes too late gets no session, so that nothing is sent."""
+        lease = SessionLease(Session)
+        lease.finish(discard=False)
+        with pytest.raises(InvalidOperation, match="has ended"):
+            lease.carry()
+
+    def test_a_number_belongs_to_its_session(self):
+        """A retry on another session would be executed again: it is refused."""
+        number = CommandNumber()
+        number.take(Session())
+        with pytest.raises(InvalidOperation, match="another session"):
+            number.take(Session())
+
+
+class TestThreads:
+    def test_runs_everything_on_few_threads(self):
+        """Every job runs, on no more threads than allowed."""
+        pool = ThreadPool(4, "test-pool")
+        left, done = [1000], threading.Event()
+        names, lock = set(), threading.Lock()
+
+        def job():
+            with lock:
+                names.add(threading.get_ident())
+                left[0] -= 1
+                if not left[0]:
+                    done.set()
+
+        for _ in range(1000):
+            pool.submit(job)
+        assert done.wait(10)
+        assert 1 <= len(names) <= 4
+        assert "size=4" in repr(pool)
+        pool.close()
+
+    def test_blocked_jobs_hold_up_nobody(self):
+        """As long as there are threads, a job does not wait for another one."""
+        pool = ThreadPool(8, "test-pool")
+        barrier = threading.Barrier(9)
+        for _ in range(8):
+            pool.submit(lambda: barrier.wait(10))
+        barrier.wait(10)
+        pool.close()
+
+    def test_many_submitters(self):
+        """Jobs submitted from many threads at once all run."""
+        pool = ThreadPool(3, "test-pool")
+        count, lock, done = [0], threading.Lock(), threading.Event()
+
+        def job():
+            with lock:
+                count[0] += 1
+                if count[0] == 2000:
+                    done.set()
+
+        submitters = [
+            threading.Thread(target=lambda: [pool.submit(job) for _ in range(200)])
+            for _ in range(10)
+        ]
+        for thread in submitters:
+            thread.start()
+        assert done.wait(20)
+        for thread in submitters:
+            thread.join()
+        pool.close()
+
+    def test_close_lets_jobs_end(self):
+        """What was submitted before close() still runs; then the threads end."""
+        pool = ThreadPool(2, "test-closing")
+        ran = []
+        gate = threading.Event()
+        for number in range(20):
+            pool.submit(lambda number=number: (gate.wait(10), ran.append(number)))
+        pool.close()
+        gate.set()
+        for thread in threading.enumerate():
+            if thread.name == "test-closing":
+                thread.join(10)
+                assert not thread.is_alive()
+        assert 20 == len(ran)
+        with pytest.raises(RuntimeError, match="closed"):
+            pool.submit(lambda: None)
+
+    def test_idle_threads_end(self, monkeypatch):
+        """Threads that have nothing to do end, and new ones begin when there is work."""
+        monkeypatch.setattr("aioretry._threads._IDLE_SECONDS", 0.01)
+        pool = ThreadPool(2, "test-idle")
+        for _ in range(5):
+            done = threading.Event()
+            pool.submit(done.set)
+            assert done.wait(10)
+            for thread in threading.enumerate():
+                if thread.name == "test-idle":
+                    thread.join(10)
+            assert "threads=0" in repr(pool)
+        pool.close()
+
+    def test_waking_at_the_last_moment(self, monkeypatch):
+        """A thread that is woken while it gives up waiting neither loses the job nor itself."""
+        monkeypatch.setattr("aioretry._threads._IDLE_SECONDS", 0.0005)
+        pool = ThreadPool(2, "test-pool")
+        for number in range(3000):
+            done = threading.Event()
+            pool.submit(done.set)
+            assert done.wait(10), (number, pool)
+            threading.Event().wait(0.0001 * (number % 12))
+        pool.close()
+
+    def test_closing_at_the_last_moment(self):
+        """A job that was taken before close() runs, whatever its thread is about to do."""
+        for _ in range(300):
+            pool = ThreadPool(1, "test-pool")
+            first, second = threading.Event(), threading.Event()
+            pool.submit(first.set)
+            first.wait(10)
+            pool.submit(second.set)
+            pool.close()
+            assert second.wait(10), pool
+
+    def test_without_threads_to_be_had(self, monkeypatch):
+        """If no thread can be started the job is refused, and later ones are not held up by it."""
+        pool = ThreadPool(2, "test-pool")
+
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+
+        ran = []
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start"):
+                pool.submit(lambda: ran.append("refused"))
+        done = threading.Event()
+        pool.submit(done.set)
+        assert done.wait(10)
+        assert [] == ran
+        pool.close()
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_job_that_raises_ends_no_thread(self):
+        """Whatever a job raises, its thread takes the next one."""
+        pool = ThreadPool(1, "test-pool")
+
+        def fail():
+            raise SystemExit
+
+        done = threading.Event()
+        for _ in range(3):
+            pool.submit(fail)
+        pool.submit(done.set)
+        assert done.wait(10)
+        pool.close()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_forked_child_has_its_own(self):
+        """A forked child does not wait for threads that only its parent has."""
+        pool = ThreadPool(1, "test-fork")
+        done = threading.Event()
+        pool.submit(done.set)
+        assert done.wait(10)
+        child = os.fork()
+        if not child:
+            again = threading.Event()
+            pool.submit(again.set)
+            os._exit(0 if again.wait(10) else 1)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        pool.close()
+
+
+def view(*servers):
+    """A deployment with these servers: name, round trip in seconds, operations under way."""
+    return TopologyView(
+        {
+            (name, 1): ServerView(
+                (name, 1), ServerKind.MONGOS, 17, True, None, rtt, lambda busy=busy: busy, None
+            )
+            for name, rtt, busy in servers
+        },
+        0.015,
+        None,
+    )
+
+
+class TestChoosing:
+    def test_nobody(self):
+        """Without servers there is nothing to choose."""
+        assert choose(view(), frozenset()) is None
+
+    def test_the_only_one_even_if_it_failed(self):
+        """If all are deprioritized, any may be used."""
+        only = view(("a", 0.0, 0))
+        assert ("a", 1) == choose(only, frozenset({("a", 1)})).address
+        both = view(("a", 0.0, 0), ("b", 0.0, 0))
+        assert choose(both, frozenset(both.writable)) is not None
+
+    def test_never_a_deprioritized_one_while_there_is_another(self):
+        """Fifty choices, none of them the server to avoid, however slow the other is."""
+        both = view(("a", 0.001, 0), ("b", 5.0, 99))
+        assert {("b", 1)} == {choose(both, frozenset({("a", 1)})).address for _ in range(50)}
+
+    def test_the_near_ones(self):
+        """Servers outside the latency window are not chosen."""
+        three = view(("a", 0.001, 0), ("b", 0.010, 0), ("far", 0.017, 0))
+        assert {("a", 1), ("b", 1)} == {choose(three, frozenset()).address for _ in range(200)}
+
+    def test_the_less_busy_one(self):
+        """Of two, the one with fewer operations under way."""
+        both = view(("a", 0.001, 5), ("b", 0.001, 4))
+        assert {("b", 1)} == {choose(both, frozenset()).address for _ in range(50)}
+
+
+class TestErrors:
+    def test_foreign_exceptions_know_nothing(self):
+        """An exception that is no write's has no outcome and no attempts."""
+        assert (None, ()) == (outcome_of(ValueError()), attempts_of(ValueError()))
+
+    def test_causes_and_contexts_are_followed(self):
+        """An exception raised from a write's exception, or while handling it, answers for it."""
+        inner = ValueError()
+        attempt = Attempt(None, 0.0, 0.0, False)
+        attach(inner, Outcome.UNKNOWN, [attempt])
+        from_it = RuntimeError()
+        from_it.__cause__ = inner
+        during = KeyError()
+        during.__context__ = from_it
+        assert Outcome.UNKNOWN == outcome_of(during)
+        assert (attempt,) == attempts_of(during)
+
+    def test_circles_end(self):
+        """A chain of exceptions that bites its tail ends."""
+        one, other = ValueError(), ValueError()
+        one.__cause__, other.__cause__ = other, one
+        assert outcome_of(one) is None

@@ -1,0 +1,532 @@
+"""The coordinator and its writes over a scripted driver: no server, no waiting."""
+
+import asyncio
+from dataclasses import replace
+
+import anyio
+import pytest
+from bson.codec_options import CodecOptions
+from pymongo.errors import (
+    AutoReconnect,
+    InvalidOperation,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+    WriteError,
+)
+from pymongo.write_concern import WriteConcern
+
+from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
+from aioretry._commands import Target, insert_one
+from aioretry._coordinator import Coordinator
+from aioretry._driver import (
+    AttemptResult,
+    Ending,
+    Numbering,
+    ServerKind,
+    ServerView,
+    TopologyView,
+)
+from aioretry._sessions import SessionLease
+from aioretry._verdict import Policy
+from aioretry._write_path import Write
+from aioretry.deadlines import Deadline
+from aioretry.operation import Operation
+
+A, B = ("a", 1), ("b", 1)
+
+
+def server(address=A, kind=ServerKind.PRIMARY, *, sessions=True, rtt=0.0, busy=0):
+    """A server as a driver would describe it."""
+    return ServerView(address, kind, 17, sessions, None, rtt, lambda: busy, object())
+
+
+class Session:
+    """A server session that counts."""
+
+    def __init__(self, log):
+        self.number = 0
+        self.log = log
+
+    def next_number(self):
+        self.number += 1
+        return self.number
+
+    def open(self, *, has_sessions):
+        return self
+
+    def close(self, *, discard):
+        self.log.append("discarded" if discard else "pooled")
+
+
+class Driver:
+    """Answers attempts from a script, when it is told to or at once."""
+
+    def __init__(self, *script, servers=(A,)):
+        self.script = list(script)
+        self.calls = []
+        self.held = []
+        self.sessions = []
+        self.probing = False
+        self.set_servers(*(server(address) for address in servers))
+
+    def set_servers(self, *servers):
+        self.topology = TopologyView({s.address: s for s in servers}, 0.015, object())
+
+    def view(self):
+        return self.topology
+
+    def session(self):
+        return Session(self.sessions)
+
+    def start_probing(self):
+        self.probing = True
+
+    def stop_probing(self):
+        self.probing = False
+
+    def add_label(self, error, label):
+        error._add_error_label(label)
+
+    def attempt(self, loop, call, deliver):
+        self.calls.append(call)
+        step = self.script.pop(0)
+        if step == "hold":
+            self.held.append((call, deliver))
+            return
+        if isinstance(step, Exception) and not isinstance(step, OperationFailure):
+            # The server is lost with it, and found again.
+            known = self.topology.writable.values()
+            self.set_servers(*(replace(view, source=object()) for view in known))
+        loop.call_soon(deliver, self.fly(call, step))
+
+    def fly(self, call, step):
+        """Play an attempt."""
+        chosen = call.choose(self.topology)
+        if step is Ending.NO_SERVER or chosen is None:
+            return AttemptResult(Ending.NO_SERVER)
+        numbered = call.numbering is not Numbering.NEVER and chosen.can_retry_writes
+        if call.numbering is Numbering.REQUIRED and not chosen.can_retry_writes:
+            return AttemptResult(Ending.INELIGIBLE)
+        session = call.lease.carry()
+        if numbered:
+            call.taken = call.number.take(session)
+        call.token.begin_sending()
+        call.lease.drop()
+        error = step if isinstance(step, Exception) else None
+        record = Attempt(chosen.address, 0.0, 0.0, True, error, None if error else step)
+        ending = Ending.FAILED if error else Ending.REPLIED
+        return AttemptResult(ending, record, chosen, numbered)
+
+
+@pytest.fixture(autouse=True)
+def _no_slots(monkeypatch):
+    """Let the scripted driver keep the number that an attempt took on its call."""
+    from aioretry import _flight
+
+    class OpenCall(_flight.AttemptCall):
+        pass
+
+    monkeypatch.setattr(_flight, "AttemptCall", OpenCall)
+
+
+def begin(driver, *, deadline=None, events=None, sst=0.05, **policy):
+    """Begin a write over the scripted driver."""
+    coordinator = Coordinator(
+        driver,
+        asyncio.get_running_loop(),
+        Policy(**policy),
+        server_selection_timeout=sst,
+        hooks=() if events is None else (events.append,),
+    )
+    target = Target.of("db", "c", CodecOptions(), WriteConcern())
+    return Write(
+        coordinator,
+        lambda: insert_one(target, {"_id": 7}, None, None),
+        SessionLease(driver.session),
+        deadline,
+    )
+
+
+OK = {"ok": 1, "n": 1}
+
+
+async def test_success():
+    """One attempt, numbered, on a session that is pooled after."""
+    driver = Driver(OK)
+    result = await begin(driver)
+    assert (7, True) == (result.inserted_id, result.acknowledged)
+    assert (1, ["pooled"]) == (driver.calls[0].taken, driver.sessions)
+
+
+async def test_retry_uses_the_same_number():
+    """A retry carries the transaction number of the first attempt."""
+    driver = Driver(AutoReconnect("lost"), OK)
+    await begin(driver)
+    assert [1, 1] == [call.taken for call in driver.calls]
+    assert [Numbering.IF_SUPPORTED, Numbering.REQUIRED] == [c.numbering for c in driver.calls]
+    assert ["pooled"] == driver.sessions
+
+
+async def test_a_retry_on_an_ineligible_server_surfaces_the_error_before():
+    """A server that can't retry writes is no place for a retry."""
+    driver = Driver(AutoReconnect("lost"), OK)
+    write = begin(driver)
+    await asyncio.sleep(0)
+    driver.set_servers(server(kind=ServerKind.STANDALONE))
+    with pytest.raises(AutoReconnect, match="lost") as caught:
+        await write
+    assert (Outcome.UNKNOWN, 1) == (outcome_of(caught.value), len(attempts_of(caught.value)))
+    assert ["discarded"] == driver.sessions
+
+
+@pytest.mark.parametrize(
+    "only", [server(kind=ServerKind.STANDALONE), server(sessions=False)], ids=["alone", "old"]
+)
+async def test_an_ineligible_server_gets_the_command_once_without_number(only):
+    """The first attempt on such a server has no transaction id and no retry."""
+    driver = Driver(AutoReconnect("lost"))
+    driver.set_servers(only)
+    with pytest.raises(AutoReconnect):
+        await begin(driver)
+    assert 1 == len(driver.calls)
+    assert not hasattr(driver.calls[0], "taken")
+
+
+async def test_a_load_balancer_is_eligible():
+    """Behind a load balancer writes are retried."""
+    driver = Driver(AutoReconnect("lost"), OK)
+    driver.set_servers(server(kind=ServerKind.LOAD_BALANCER, sessions=False))
+    await begin(driver)
+    assert [1, 1] == [call.taken for call in driver.calls]
+
+
+async def test_sharded_retries_avoid_the_failed_mongos():
+    """The other mongos gets the retry, and every later one as long as there is another."""
+    driver = Driver(AutoReconnect("1"), AutoReconnect("2"), AutoReconnect("3"), OK)
+    driver.set_servers(server(A, ServerKind.MONGOS), server(B, ServerKind.MONGOS))
+    events = []
+    write = begin(driver, deadline=Deadline.after(60), events=events)
+    await write
+    assert {A, B} == {event.address for event in events[:2]}
+    assert 4 == len(driver.calls)
+
+
+async def test_a_server_that_vanishes_before_the_attempt_costs_nothing():
+    """Nothing was tried: the write waits for a server again, without counting a retry."""
+    events = []
+    driver = Driver(Ending.NO_SERVER, Ending.NO_SERVER, Ending.NO_SERVER, OK)
+    await begin(driver, events=events)
+    assert (4, []) == (len(driver.calls), events)
+
+
+async def test_no_server_at_all():
+    """A first selection that fails says so, and nothing was sent."""
+    driver = Driver()
+    driver.set_servers()
+    with pytest.raises(DeadlineExceeded, match="nothing was sent") as caught:
+        await begin(driver, sst=30, deadline=Deadline.after(0.02))
+    assert isinstance(caught.value.__cause__, ServerSelectionTimeoutError)
+    with pytest.raises(ServerSelectionTimeoutError, match="nothing was sent") as caught:
+        await begin(driver)
+    assert (Outcome.NOT_APPLIED, []) == (outcome_of(caught.value), driver.sessions)
+    while driver.probing:
+        await asyncio.sleep(0)
+
+
+async def test_waits_for_a_server():
+    """A write begins when a server appears; the driver is kept looking until then."""
+    driver = Driver(OK)
+    driver.set_servers()
+    write = begin(driver, sst=30)
+    while not driver.probing:
+        await asyncio.sleep(0)
+    assert (False, []) == (write.done(), driver.calls)
+    driver.set_servers(server())
+    await write
+
+
+async def test_expires_in_the_queue():
+    """A deadline that passes while the attempt has no thread yet: nothing was sent."""
+    driver = Driver("hold")
+    with pytest.raises(DeadlineExceeded, match="nothing was sent") as caught:
+        await begin(driver, deadline=Deadline.after(0.02))
+    assert outcome_of(caught.value) is Outcome.NOT_APPLIED
+    ((call, _),) = driver.held
+    assert not call.token.begin_sending()
+
+
+async def test_expires_while_sending():
+    """A deadline that passes while the server works: unknown, and the late answer is dropped."""
+    driver = Driver("hold")
+    write = begin(driver, deadline=Deadline.after(0.02))
+    ((call, deliver),) = driver.held
+    call.lease.carry()
+    assert call.token.begin_sending()
+    with pytest.raises(DeadlineExceeded, match="has not answered") as caught:
+        await write
+    assert "no answer after" in caught.value.__notes__[0]
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+    assert [] == driver.sessions
+    call.lease.drop()
+    assert ["discarded"] == driver.sessions
+    deliver(AttemptResult(Ending.NO_SERVER))
+
+
+async def test_what_the_driver_raises_while_a_write_waits():
+    """A server selector of the user's that begins to fail ends the writes that wait."""
+    driver = Driver()
+    driver.set_servers()
+    write = begin(driver, sst=60)
+    while not driver.probing:
+        await asyncio.sleep(0)
+
+    def fail():
+        raise ZeroDivisionError
+
+    driver.view = fail
+    with anyio.fail_after(10), pytest.raises(ZeroDivisionError) as caught:
+        await write
+    assert outcome_of(caught.value) is Outcome.NOT_APPLIED
+    while driver.probing:
+        await asyncio.sleep(0)
+
+
+class TestCancelling:
+    async def test_at_once(self):
+        """Cancelled in the same step: nothing is sent, and the error says so."""
+        driver = Driver("hold")
+        write = begin(driver)
+        assert write.cancel("stop")
+        assert not write.cancel()
+        with pytest.raises(asyncio.CancelledError, match="stop") as caught:
+            await write
+        assert outcome_of(caught.value) is Outcome.NOT_APPLIED
+        ((call, _),) = driver.held
+        assert not call.token.begin_sending()
+        assert write.cancelled()
+
+    async def test_while_sending(self):
+        """Cancelled while the server works: unknown; the session waits for the thread."""
+        driver = Driver("hold")
+        write = begin(driver)
+        ((call, deliver),) = driver.held
+        call.lease.carry()
+        call.token.begin_sending()
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await write
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert [] == driver.sessions
+        call.lease.drop()
+        assert ["discarded"] == driver.sessions
+        deliver(AttemptResult(Ending.REPLIED, Attempt(A, 0, 0, True, None, OK), server(), True))
+        assert write.cancelled()
+
+    async def test_between_attempts(self):
+        """Cancelled during the wait before a retry: no further attempt."""
+        driver = Driver(AutoReconnect("lost"))
+        write = begin(driver, deadline=Deadline.after(60))
+        while not driver.calls:
+            await asyncio.sleep(0)
+        driver.set_servers()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await write
+        assert (Outcome.UNKNOWN, 1) == (outcome_of(caught.value), len(driver.calls))
+        assert ["discarded"] == driver.sessions
+
+    @pytest.mark.parametrize("servers", [(), (A,)])
+    async def test_before_its_task_begins(self, servers):
+        """Cancelled after the write was handed to a task that has not taken a step yet."""
+        driver = Driver(AutoReconnect("lost"), servers=servers)
+        write = begin(driver, sst=30, deadline=Deadline.after(30))
+        while write._task is None:
+            await asyncio.sleep(0)
+        write.cancel()
+        with anyio.fail_after(5), pytest.raises(asyncio.CancelledError) as caught:
+            await write
+        assert (Outcome.UNKNOWN if servers else Outcome.NOT_APPLIED) is outcome_of(caught.value)
+        assert (["discarded"] if servers else []) == driver.sessions
+
+    async def test_when_the_answer_is_there_already(self):
+        """Cancelled between the answer to a retry and its delivery: applied, and known to be."""
+        driver = Driver(AutoReconnect("lost"), "hold")
+        write = begin(driver, deadline=Deadline.after(30))
+        while not driver.held:
+            await anyio.sleep(0.001)
+        ((call, deliver),) = driver.held
+        deliver(driver.fly(call, OK))
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await write
+        assert outcome_of(caught.value) is Outcome.APPLIED
+
+    async def test_by_asyncio_timeout(self):
+        """asyncio.timeout() gives a TimeoutError that still answers."""
+        driver = Driver("hold")
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(0.01):
+                await begin(driver)
+        assert outcome_of(caught.value) is Outcome.NOT_APPLIED
+
+    async def test_by_wait_for(self):
+        """So does asyncio.wait_for()."""
+        driver = Driver("hold")
+        with pytest.raises(TimeoutError) as caught:
+            await asyncio.wait_for(begin(driver), 0.01)
+        assert outcome_of(caught.value) is Outcome.NOT_APPLIED
+
+    async def test_by_an_anyio_scope(self):
+        """anyio's scopes cancel a write and swallow its error."""
+        driver = Driver("hold")
+        with anyio.move_on_after(0.01) as scope:
+            await begin(driver)
+        assert scope.cancelled_caught
+
+    async def test_by_a_task_group(self):
+        """A task group that fails cancels the writes of its tasks."""
+        driver = Driver("hold")
+        ended = []
+
+        async def write():
+            try:
+                await begin(driver)
+            except asyncio.CancelledError as exc:
+                ended.append(outcome_of(exc))
+                raise
+
+        async def fail():
+            await asyncio.sleep(0)
+            raise ZeroDivisionError
+
+        async def both():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(write())
+                group.create_task(fail())
+
+        with pytest.raises(ExceptionGroup):
+            await both()
+        assert [Outcome.NOT_APPLIED] == ended
+
+    async def test_in_gather(self):
+        """gather() passes the cancellation on."""
+        driver = Driver("hold", "hold")
+        both = asyncio.gather(begin(driver), begin(driver))
+        both.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await both
+        assert [False, False] == [call.token.begin_sending() for call, _ in driver.held]
+
+
+class Path:
+    """What an operation needs of a client."""
+
+    def __init__(self, driver):
+        self.driver = driver
+
+    def coordinator(self):
+        return Coordinator(
+            self.driver,
+            asyncio.get_running_loop(),
+            Policy(),
+            server_selection_timeout=1,
+            hooks=(),
+        )
+
+    def deadline(self, seconds):
+        return None if seconds is None else Deadline.after(seconds)
+
+    def surrounding_deadline(self):
+        return None
+
+    def lease(self):
+        return SessionLease(self.driver.session)
+
+
+class TestOperation:
+    async def test_left_while_it_writes(self):
+        """A write that outlives its block keeps its session for the retry."""
+        driver = Driver("hold", OK)
+        target = Target.of("db", "c", CodecOptions(), WriteConcern())
+        async with Operation(Path(driver), target, None) as op:
+            writing = asyncio.create_task(op.insert_one({"_id": 7}))
+            while not driver.held:
+                await asyncio.sleep(0)
+        assert [] == driver.sessions
+        ((call, deliver),) = driver.held
+        result = driver.fly(call, AutoReconnect("lost"))
+        driver.set_servers(server())
+        deliver(result)
+        assert 7 == (await writing).inserted_id
+        assert [1, 1] == [call.taken for call in driver.calls]
+        assert ["pooled"] == driver.sessions
+
+    async def test_a_cancelled_write_leaves_its_session(self):
+        """After a cancelled write the next one gets a session of its own."""
+        driver = Driver("hold", OK)
+        target = Target.of("db", "c", CodecOptions(), WriteConcern())
+        async with Operation(Path(driver), target, None) as op:
+            with anyio.move_on_after(0.01):
+                await op.insert_one({"_id": 7})
+            ((call, _),) = driver.held
+            assert call.token.is_revoked
+            await op.insert_one({"_id": 8})
+            with pytest.raises(InvalidOperation, match="has ended"):
+                call.lease.carry()
+
+
+async def test_gather_and_wait():
+    """Writes are futures to asyncio's own functions."""
+    driver = Driver(OK, OK, OK)
+    first, second = await asyncio.gather(begin(driver), begin(driver))
+    assert first.inserted_id == second.inserted_id
+    done, _ = await asyncio.wait([begin(driver)])
+    assert 7 == done.pop().result().inserted_id
+
+
+async def test_what_the_result_raises_is_an_applied_write():
+    """If the reply can't be turned into a result, the write is applied all the same."""
+    driver = Driver(OK)
+    write = begin(driver)
+
+    def broken(reply):
+        raise ZeroDivisionError
+
+    write._statement.command.result = broken
+    with pytest.raises(ZeroDivisionError) as caught:
+        await write
+    assert outcome_of(caught.value) is Outcome.APPLIED
+
+
+async def test_labels_of_the_reply_count_for_a_write_error():
+    """A write error in a reply that is labelled as retryable is retried.
+
+    MongoDB 4.4 answers so to a write that meets a step-down.
+    """
+    stepped_down = {
+        "ok": 1,
+        "n": 0,
+        "writeErrors": [{"index": 0, "code": 189, "errmsg": "Not primary"}],
+        "writeConcernError": {"code": 189, "errmsg": "stepdown"},
+        "errorLabels": ["RetryableWriteError"],
+    }
+    driver = Driver(stepped_down, OK)
+    write = begin(driver)
+    await write
+    assert [1, 1] == [call.taken for call in driver.calls]
+    plain = Driver({**stepped_down, "errorLabels": []})
+    with pytest.raises(WriteError, match="Not primary") as caught:
+        await begin(plain)
+    assert outcome_of(caught.value) is Outcome.NOT_APPLIED
+
+
+async def test_events_count_attempts():
+    """Each retry is told once, with the number of the attempt that failed."""
+    events = []
+    driver = Driver(AutoReconnect("1"), AutoReconnect("2"), OK)
+    await begin(driver, deadline=Deadline.after(60), events=events)
+    assert [(1, "insert_one", "db.c", A), (2, "insert_one", "db.c", A)] == [
+        (event.attempt, event.operation, event.namespace, event.address) for event in events
+    ]

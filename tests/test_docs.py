@@ -1,0 +1,124 @@
+"""What the documents say must hold: their code, their names, their commands and their links."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import aioretry
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+CHANGELOG = ROOT / "CHANGELOG.md"
+DOCUMENTS = [README, CHANGELOG, *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+BEGIN = "# The README's snippet begins here.\n"
+END = "# The README's snippet ends here.\n"
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SNIPPET = re.compile(
+    r"^<!-- (examples/\w+\.py) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)[^)]*\)")
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """The code blocks of a document in one language."""
+    return [code for name, code in FENCE.findall(document.read_text()) if name == language]
+
+
+def parse(code: str) -> ast.Module:
+    """The syntax tree of a piece of code that may await at its top level."""
+    compile(code, "<code>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return ast.parse(code)
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The names that a piece of code imports from aioretry, with their modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aioretry":
+            for alias in node.names:
+                yield node.module or "", alias.name
+
+
+def sources() -> list[object]:
+    """Every piece of Python that a reader sees, with an id that says where it is."""
+    shown = [
+        pytest.param(code, id=f"{document.name}-{number}")
+        for document in DOCUMENTS
+        for number, code in enumerate(blocks(document, "python"), start=1)
+    ]
+    return shown + [pytest.param(path.read_text(), id=path.name) for path in EXAMPLES]
+
+
+class TestCode:
+    @pytest.mark.parametrize("code", sources())
+    def test_compiles(self, code):
+        """Every Python block, and every example, is valid Python."""
+        assert parse(code).body
+
+    @pytest.mark.parametrize("code", sources())
+    def test_imported_names_exist(self, code):
+        """Every name that is imported from aioretry is public there."""
+        for module, name in imports(parse(code)):
+            assert name in importlib.import_module(module).__all__
+
+    def test_snippets_are_the_examples(self):
+        """The README's snippets are the marked regions of the example files."""
+        snippets = dict(SNIPPET.findall(README.read_text()))
+        marked = {
+            f"examples/{path.name}": text.partition(BEGIN)[2].partition(END)[0].strip()
+            for path in EXAMPLES
+            if BEGIN in (text := path.read_text())
+        }
+        assert {"examples/fastapi_app.py", "examples/aiohttp_app.py"} == set(marked)
+        assert marked == {name: code.strip() for name, code in snippets.items()}
+
+
+class TestCommands:
+    def test_are_targets_of_the_makefile(self):
+        """Every make command of the README is a target, and stands alone on its line."""
+        lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
+        commands = [line for line in lines if line.startswith("make ")]
+        assert {"make demo", "make test", "make bench"} == set(commands)
+        makefile = (ROOT / "Makefile").read_text()
+        for command in commands:
+            assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)
+
+    def test_install_names_the_distribution(self):
+        """The README installs what pyproject.toml builds."""
+        (name,) = re.findall(
+            r'^name = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+        )
+        assert f"pip install {name}\n" in blocks(README, "sh")
+
+
+class TestTexts:
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+    def test_links_lead_somewhere(self, document):
+        """Every link to a file of the project finds it."""
+        for target in LINK.findall(document.read_text()):
+            assert (document.parent / target).is_file()
+
+    def test_changelog_has_this_version(self):
+        """The changelog has a section for the version of the package."""
+        assert re.search(
+            rf"^## {re.escape(aioretry.__version__)} ", CHANGELOG.read_text(), re.MULTILINE
+        )
+
+    def test_readme_names_what_is_public(self):
+        """The README and the pages beside it mention every public function and exception."""
+        texts = "".join(document.read_text() for document in DOCUMENTS)
+        names = ["RetryClient", "deadline", "DeadlineExceeded", "outcome_of", "attempts_of"]
+        assert set(names) <= set(aioretry.__all__)
+        assert [] == [name for name in names if name not in texts]
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+    def test_one_sentence_a_line(self, document):
+        """Outside code and tables, no line holds more than one sentence."""
+        prose = FENCE.sub("", document.read_text()).splitlines()
+        lines = [line for line in prose if not line.startswith("|")]
+        assert [] == [line for line in lines if re.search(r"[^\d][.!?] [A-Z`]", line)]

@@ -76,8 +76,10 @@ class Cluster:
             MongodStartError: a server did not start.
             RuntimeError: it was started or closed before.
         """
+        mongod = self._settings.mongod or find_mongod(self._settings.version)
+        processes = self._begin()
         try:
-            self._start(self._settings.mongod or find_mongod(self._settings.version))
+            self._start(mongod, processes)
         except BaseException as exc:
             closed = self._closed
             self.close()
@@ -172,12 +174,15 @@ class Cluster:
         depose(primary, seconds, alone=len(running) == 1)
         return primary
 
-    def _start(self, mongod: Mongod) -> None:
-        settings = self._settings
+    def _begin(self) -> Processes:
         with self._lock:
             if self._closed or self._processes is not None:
                 raise RuntimeError("it was started or closed before: it can be started once only")
-            self._processes = processes = Processes()
+            self._processes = Processes()
+            return self._processes
+
+    def _start(self, mongod: Mongod, processes: Processes) -> None:
+        settings = self._settings
         self.servers += [
             Server(
                 processes,

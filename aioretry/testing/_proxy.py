@@ -1,17 +1,14 @@
 """A wire proxy in front of one server, which can lose messages on purpose."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
 from aioretry.testing._conversation import Conversation
 from aioretry.testing._faults import Fault, FaultKind, FaultList, arm
 from aioretry.testing._link import Link, Links
-from aioretry.testing._listener import Listener
-from aioretry.testing._ports import HOST
+from aioretry.testing._listening_thread import ListeningThread
 
 
 class Proxy:
@@ -33,25 +30,21 @@ class Proxy:
         self._server = (host, port)
         self._names = names
         self._faults = FaultList()
-        self._port = 0
-        # Filled by the thread with what stops it; called once, by whoever takes the thread.
-        self._started: Future[Callable[[], object]] = Future()
-        self._lock = threading.Lock()  # guards the thread
-        self._thread: threading.Thread | None = None
+        self._thread = ListeningThread("aioretry-proxy", self._make_service)
 
     def __repr__(self) -> str:
         host, port = self._server
-        return f"<Proxy {self.address if self._port else 'not running'} to {host}:{port}>"
+        return f"<Proxy {self.address if self.port else 'not running'} to {host}:{port}>"
 
     @property
     def port(self) -> int:
         """The port that it listens on; 0 before it was started."""
-        return self._port
+        return self._thread.port
 
     @property
     def address(self) -> str:
         """Host and port that it listens on."""
-        return f"{HOST}:{self._port}"
+        return self._thread.address
 
     @property
     def faults(self) -> FaultList:
@@ -65,26 +58,11 @@ class Proxy:
             OSError: no port was free.
             RuntimeError: it was started before.
         """
-        with self._lock:
-            if self._thread is not None or self._started.done():
-                raise RuntimeError("a proxy can be started once only")
-            self._thread = threading.Thread(target=self._run, name="aioretry-proxy", daemon=True)
-            self._thread.start()
-        try:
-            self._started.result()
-        except BaseException:
-            self.close()
-            raise
+        self._thread.start()
 
     def close(self) -> None:
         """Close every connection and wait until its thread has ended; fine to repeat."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        if self._started.exception() is None:
-            self._started.result()()
-        thread.join()
+        self._thread.close()
 
     def drop_reply(
         self,
@@ -160,28 +138,24 @@ class Proxy:
     ) -> None:
         self.close()
 
-    def _run(self) -> None:
-        try:
-            # Without asyncio's debug mode, which the tests around it may run in.
-            with asyncio.Runner(debug=False) as runner:
-                runner.run(self._serve())
-        except OSError as exc:
-            if self._started.done():
-                raise
-            self._started.set_exception(exc)
-
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        links = Links()
-        listener = Listener(lambda: self._link(links).client)
-        self._port = listener.port
-        stopped = asyncio.Event()
-        self._started.set_result(lambda: loop.call_soon_threadsafe(stopped.set))
-        await stopped.wait()
-        await listener.close()
-        await links.abort()
+    def _make_service(self) -> "_Service":
+        return _Service(self._link)
 
     def _link(self, links: Links) -> Link:
         host, port = self._server
         names = {f"{host}:{port}": self.address} if self._names is None else self._names
         return Link(self._server, Conversation(self._faults, names), links)
+
+
+class _Service:
+    """The links of a proxy that runs."""
+
+    def __init__(self, make_link: Callable[[Links], Link]) -> None:
+        self._make_link = make_link
+        self._links = Links()
+
+    def accept(self) -> asyncio.Protocol:
+        return self._make_link(self._links).client
+
+    async def close(self) -> None:
+        await self._links.abort()

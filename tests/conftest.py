@@ -17,7 +17,7 @@ MAJORITY = WriteConcern(w="majority", j=True)
 @pytest.fixture(scope="session")
 def shared_set() -> Iterator[ReplicaSet]:
     """Three members behind proxies, for the whole session."""
-    with ReplicaSet(proxied=True) as replica_set:
+    with ReplicaSet(faults=True) as replica_set:
         yield replica_set
 
 

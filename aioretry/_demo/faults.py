@@ -68,7 +68,9 @@ async def lose_replies(scene: Scene, servers: ReplicaSet) -> None:
             for name in scene.collections:
                 if name not in armed or armed[name].fired:
                     lost += name in armed
-                    armed[name] = servers.drop_reply("update", namespace=f"{DATABASE}.{name}")
+                    armed[name] = servers.faults.drop_reply(
+                        "update", namespace=f"{DATABASE}.{name}"
+                    )
     finally:
         for fault in armed.values():
             fault.disarm()

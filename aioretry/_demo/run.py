@@ -85,7 +85,7 @@ async def run(state: State, where: str | Mongod) -> Result:
             current = _Run(state, where, _existing(where), None, EXISTING_SET, ways)
         else:
             state.say("start three servers")
-            servers = await stack.enter_async_context(ReplicaSet(proxied=True, mongod=where))
+            servers = await stack.enter_async_context(ReplicaSet(faults=True, mongod=where))
             current = _Run(state, servers.uri, _past_proxies(servers), servers, OWN_SET, ways)
             state.members = lambda: _conditions(servers)
         await _prepare(current, stack)

@@ -3,7 +3,8 @@
 from aioretry.testing._admin import CommandFailedError
 from aioretry.testing._election import NoPrimaryError
 from aioretry.testing._fail_points import FailPoint
-from aioretry.testing._faults import Fault, FaultKind
+from aioretry.testing._fault import Fault, FaultNotFiredError
+from aioretry.testing._faults import Faults, Only
 from aioretry.testing._member import Member
 from aioretry.testing._mongod import Mongod, MongodNotFoundError, find_mongod
 from aioretry.testing._proxy import Proxy
@@ -14,13 +15,15 @@ __all__ = [
     "CommandFailedError",
     "FailPoint",
     "Fault",
-    "FaultKind",
+    "FaultNotFiredError",
+    "Faults",
     "Member",
     "MemberState",
     "Mongod",
     "MongodNotFoundError",
     "MongodStartError",
     "NoPrimaryError",
+    "Only",
     "Proxy",
     "ReplicaSet",
     "Standalone",

@@ -31,7 +31,7 @@ class Settings:
         mongod: the program; None to find one.
         version: the version to find.
         set_name: the replica set's name; None for a standalone.
-        proxied: whether to put a proxy before each server.
+        faults: whether to put a proxy before each server.
         set_settings: the replica set's settings.
         parameters: server parameters.
     """
@@ -40,7 +40,7 @@ class Settings:
     mongod: Mongod | None
     version: str | None
     set_name: str | None
-    proxied: bool
+    faults: bool
     set_settings: Mapping[str, int] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -199,7 +199,7 @@ class Cluster:
             server.wait_until_up(may_move=True)
         if settings.set_name is not None:
             initiate(self.servers, settings.set_name, settings.set_settings)
-        if settings.proxied:
+        if settings.faults:
             self._start_proxies()
         if self._closed:
             raise RuntimeError("it was closed")

@@ -1,33 +1,89 @@
 """What passes between one client and one server, without any input or output.
 
-Bytes go in on either side; what is to be sent to the other side comes out. Messages that nobody is
-interested in are passed on as they arrive, in pieces, undecoded.
+Bytes go in on either side; what is to be done with them comes out, in steps. Messages that nobody
+is interested in are passed on as they arrive, in pieces, undecoded.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from enum import Enum
+from typing import Any, Final
 
-from aioretry.testing._faults import Fault, FaultKind, FaultList, Request, struck
+from aioretry.testing._actions import (
+    CorruptReply,
+    Delay,
+    DropReply,
+    DropRequest,
+    Error,
+    Hang,
+    Slow,
+    TruncateReply,
+    WriteConcernError,
+    is_state_change,
+)
+from aioretry.testing._fault import Fault, FaultList, Request
 from aioretry.testing._wire import (
     HEADER_SIZE,
     MORE_TO_COME,
     Header,
     body_of,
     command_name,
+    command_of,
     flags_of,
+    garbled,
     header_of,
     hello_reply,
     hello_request,
     is_hello,
+    reply_of,
+    with_body,
 )
 
 _FLAGS_END: Final = HEADER_SIZE + 4
 
 
-class HangUp(Exception):  # noqa: N818  # is no error: it is what a fault, or bad input, asks for
-    """Both connections are to be closed, and nothing more is to be sent."""
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait, in seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Wait until a fault is disarmed."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Trickle:
+    """Send to the other side, slowly."""
+
+    data: bytes
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """Send to the side that the bytes came from."""
+
+    data: bytes
+
+
+class Signal(Enum):
+    """A step that needs no more words."""
+
+    HANG_UP = "hang up"
+    """Close both connections; nothing comes after it."""
+
+    DROP_MONITORS = "drop monitors"
+    """Close the connections of all monitors of this server."""
+
+
+Step = bytes | Wait | Hold | Trickle | Back | Signal
+"""Bytes are to be sent to the other side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +92,12 @@ class _Pending:
 
     hello: bool
     faults: tuple[Fault, ...]
+    bytes_per_second: float | None = None
 
 
 # Decides on a message whose beginning is in the buffer: whether more bytes are needed for that
-# (None), or what to send instead of how many bytes of it. The rest follows unseen.
-_Decide = Callable[[Header, bytearray], tuple[int, bytes] | None]
+# (None), or what to do instead of sending how many bytes of it. The rest follows unseen.
+_Decide = Callable[[Header, bytearray], tuple[int, list[Step]] | None]
 
 
 class _Direction:
@@ -51,12 +108,12 @@ class _Direction:
         self._buffer = bytearray()  # the beginning of a message that is not decided yet
         self._passing = 0  # how many bytes of a message are still to be passed on unseen
 
-    def feed(self, data: bytes) -> bytes:
-        """Take bytes in; give what is to be sent for them."""
+    def feed(self, data: bytes) -> list[Step]:
+        """Take bytes in; give what is to be done for them."""
         if len(data) <= self._passing:
             self._passing -= len(data)
-            return data
-        out = [data[: self._passing]]
+            return [data]
+        steps: list[Step] = [data[: self._passing]] if self._passing else []
         self._buffer += data[self._passing :]
         self._passing = 0
         while len(self._buffer) >= HEADER_SIZE:
@@ -64,13 +121,16 @@ class _Direction:
             decision = self._decide(header, self._buffer)
             if decision is None:
                 break
-            taken, sent = decision
-            out.append(sent)
-            rest = header.length - taken
-            out.append(bytes(self._buffer[taken : taken + rest]))
+            taken, made = decision
+            steps += made
+            if Signal.HANG_UP in made:
+                break
+            rest = bytes(self._buffer[taken : header.length])
+            if rest:
+                steps.append(rest)
             self._passing = max(0, header.length - len(self._buffer))
             del self._buffer[: header.length]
-        return b"".join(out)
+        return steps
 
 
 class Conversation:
@@ -85,78 +145,146 @@ class Conversation:
         self._faults = faults
         self._names = names
         self._app_name: str | None = None
+        self._is_monitor = False
         # In the order of the requests. A reply answers the first one: its `responseTo` is no help
         # where one hello is answered by a stream of replies, each a response to the one before.
         self._pending: deque[_Pending] = deque()
         self._from_client = _Direction(self._decide_request)
         self._from_server = _Direction(self._decide_reply)
 
-    def from_client(self, data: bytes) -> bytes:
+    @property
+    def is_monitor(self) -> bool:
+        """Whether the client watches the server over this connection."""
+        return self._is_monitor
+
+    def from_client(self, data: bytes) -> list[Step]:
         """Take what the client sent.
 
         Returns:
-            What to send to the server.
+            What to do for it; the other side is the server.
 
         Raises:
-            HangUp: close both connections.
             WireError: the client doesn't speak the protocol.
         """
         return self._from_client.feed(data)
 
-    def from_server(self, data: bytes) -> bytes:
+    def from_server(self, data: bytes) -> list[Step]:
         """Take what the server sent.
 
         Returns:
-            What to send to the client.
+            What to do for it; the other side is the client.
 
         Raises:
-            HangUp: close both connections.
             WireError: the server doesn't speak the protocol.
         """
         return self._from_server.feed(data)
 
-    def _decide_request(self, header: Header, data: bytearray) -> tuple[int, bytes] | None:
+    def _decide_request(self, header: Header, data: bytearray) -> tuple[int, list[Step]] | None:
         name = command_name(header, data)
         if name is None:
             return None
         faults = self._faults.naming(name)
         hello = is_hello(name)
-        if (hello or faults) and len(data) < header.length:
+        if not hello and not faults:
+            if not flags_of(header, data) & MORE_TO_COME:
+                self._pending.append(_Pending(hello=False, faults=()))
+            return 0, []
+        if len(data) < header.length:
             return None
-        taken, sent = 0, b""
+        message = bytes(data[: header.length])
         if hello:
-            request = hello_request(data[: header.length])
-            self._app_name = request.app_name or self._app_name
-            taken, sent = header.length, request.message
+            message = self._greet(message)
         if faults:
-            faults = self._matching(faults, name, data[: header.length])
-        if not flags_of(header, data) & MORE_TO_COME:
-            self._pending.append(_Pending(hello, faults))
-        if struck(faults, FaultKind.DROP_REQUEST):
-            raise HangUp
-        return taken, sent
+            request = Request(name, command_of(message), self._app_name)
+            faults = tuple(fault for fault in faults if fault.pick(request))
+        return header.length, self._request_steps(message, faults, hello=hello)
 
-    def _decide_reply(self, header: Header, data: bytearray) -> tuple[int, bytes] | None:
+    def _greet(self, message: bytes) -> bytes:
+        hello = hello_request(message)
+        self._app_name = hello.app_name or self._app_name
+        self._is_monitor = self._is_monitor or hello.awaits
+        return hello.message
+
+    def _request_steps(
+        self, message: bytes, faults: tuple[Fault, ...], *, hello: bool
+    ) -> list[Step]:
+        steps: list[Step] = []
+        speed: float | None = None
+        answered = not flags_of(header_of(message), message) & MORE_TO_COME
+        for fault in faults:
+            match fault.action:
+                case DropRequest() if fault.strike():
+                    return [*steps, Signal.HANG_UP]
+                case Hang(applied=False) if fault.strike():
+                    steps.append(Hold(fault))
+                case Delay(seconds, applied=False) if fault.strike():
+                    steps.append(Wait(seconds))
+                case Error(body, applied=False) if fault.strike():
+                    answer: list[Step] = [Back(reply_of(message, body))] if answered else []
+                    return [*steps, *answer, *_news(body)]
+                case Slow(bytes_per_second) if fault.strike():
+                    speed = min(speed or bytes_per_second, bytes_per_second)
+        if answered:
+            self._pending.append(_Pending(hello, faults, speed))
+        return [*steps, _sent(message, speed)]
+
+    def _decide_reply(self, header: Header, data: bytearray) -> tuple[int, list[Step]] | None:
         if len(data) < min(_FLAGS_END, header.length):
             return None
         if not self._pending:
-            raise HangUp  # nobody asked
+            return 0, [Signal.HANG_UP]  # nobody asked
         pending = self._pending[0]
-        if pending.hello and len(data) < header.length:
+        watched = pending.hello or pending.faults
+        if watched and len(data) < header.length:
             return None
         if not flags_of(header, data) & MORE_TO_COME:
             self._pending.popleft()
-        if struck(pending.faults, FaultKind.DROP_REPLY):
-            raise HangUp
+        if not watched:
+            return 0, []
+        message = bytes(data[: header.length])
         if pending.hello:
-            return header.length, hello_reply(data[: header.length], self._names)
-        return 0, b""
+            message = hello_reply(message, self._names)
+        return header.length, _reply_steps(message, pending)
 
-    def _matching(
-        self, faults: tuple[Fault, ...], name: str, message: bytearray
-    ) -> tuple[Fault, ...]:
-        request = Request(name, body_of(message), self._app_name)
-        matching = tuple(fault for fault in faults if fault.only.matches(request))
-        for fault in matching:
-            fault.notice()
-        return matching
+
+def _reply_steps(message: bytes, pending: _Pending) -> list[Step]:
+    steps: list[Step] = []
+    news: list[Step] = []
+    for fault in pending.faults:
+        match fault.action:
+            case DropReply() if fault.strike():
+                return [*steps, Signal.HANG_UP]
+            case Hang(applied=True) if fault.strike():
+                steps.append(Hold(fault))
+            case Delay(seconds, applied=True) if fault.strike():
+                steps.append(Wait(seconds))
+            case TruncateReply(size) if fault.strike():
+                return [*steps, message[:size], Signal.HANG_UP]
+            case CorruptReply() if fault.strike():
+                message = garbled(message)
+            case Error(body, applied=True) if fault.strike():
+                message = with_body(message, body)
+                news += _news(body)
+            case WriteConcernError(body, labels) if fault.strike():
+                message = _with_write_concern_error(message, body, labels)
+                news += _news(body)
+    return [*steps, _sent(message, pending.bytes_per_second), *news]
+
+
+def _with_write_concern_error(
+    message: bytes, error: Mapping[str, Any], labels: tuple[str, ...]
+) -> bytes:
+    reply = body_of(message) | {"writeConcernError": dict(error)}
+    if labels:
+        reply["errorLabels"] = [*reply.get("errorLabels", ()), *labels]
+    if is_state_change(error):
+        reply.pop("topologyVersion", None)  # drivers would find the error to be stale
+    return with_body(message, reply)
+
+
+def _news(error: Mapping[str, Any]) -> list[Step]:
+    return [Signal.DROP_MONITORS] if is_state_change(error) else []
+
+
+def _sent(message: bytes, bytes_per_second: float | None) -> Step:
+    return message if bytes_per_second is None else Trickle(message, bytes_per_second)

@@ -8,7 +8,7 @@ from anyio import CancelScope, to_thread
 
 from aioretry.testing._cluster import Cluster, Settings
 from aioretry.testing._fail_points import FailPoint, Mode, fail_command_data
-from aioretry.testing._faults import Fault, FaultKind, FaultList, arm
+from aioretry.testing._faults import Faults
 from aioretry.testing._member import Member
 from aioretry.testing._server import Server
 
@@ -26,6 +26,7 @@ class Deployment:
         self._settings = settings
         self._cluster = Cluster(settings)
         self._members: tuple[Member, ...] = ()
+        self._faults: Faults | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {' '.join(map(repr, self._members)) or 'not running'}>"
@@ -48,6 +49,17 @@ class Deployment:
         name = self._settings.set_name
         return f"mongodb://{addresses}/" + (f"?replicaSet={name}" if name else "")
 
+    @property
+    def faults(self) -> Faults:
+        """What the proxies before its servers can do wrong.
+
+        Raises:
+            RuntimeError: there are no proxies.
+        """
+        if self._faults is None:
+            raise RuntimeError("there are no proxies: it was not started, or not with faults=True")
+        return self._faults
+
     def start(self) -> None:
         """Start it and wait until it is ready; blocks.
 
@@ -62,6 +74,8 @@ class Deployment:
             Member(server, proxies[server.index] if proxies else None)
             for server in self._cluster.servers
         )
+        if proxies:
+            self._faults = Faults({proxy.address: proxy.fault_list for proxy in proxies})
 
     def close(self) -> None:
         """Kill every server and remove every file; blocks; fine to repeat."""
@@ -78,6 +92,7 @@ class Deployment:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+        self._verify_after(exc)
 
     async def __aenter__(self) -> Self:
         try:
@@ -96,6 +111,7 @@ class Deployment:
     ) -> None:
         with CancelScope(shield=True):
             await to_thread.run_sync(self.close)
+        self._verify_after(exc)
 
     async def kill(self, member: Member) -> None:
         """Kill a server with SIGKILL and wait until it is gone; fine if it is dead or frozen."""
@@ -192,83 +208,9 @@ class Deployment:
         )
         return FailPoint("failCommand", mode, data, self._finder(member))
 
-    def drop_reply(
-        self,
-        *commands: str,
-        times: int | None = 1,
-        member: Member | None = None,
-        namespace: str | None = None,
-        app_name: str | None = None,
-    ) -> Fault:
-        """Lose the answer to a command: it is run, and the client never hears of it.
-
-        The client's connection is closed when the answer arrives. Needs `proxied=True`.
-
-        Args:
-            commands: names of commands.
-            times: how often in all; None for every time.
-            member: only at this server; by default at any.
-            namespace: only on this collection, as `metrics.events`.
-            app_name: only for clients with this application name.
-
-        Returns:
-            The fault, armed already; a `with` or `async with` block of it disarms it at its end.
-
-        Raises:
-            ValueError: no command is named, or it would never strike.
-            RuntimeError: there are no proxies.
-        """
-        return arm(
-            FaultKind.DROP_REPLY,
-            self._fault_lists(member),
-            commands,
-            times=times,
-            namespace=namespace,
-            app_name=app_name,
-        )
-
-    def drop_request(
-        self,
-        *commands: str,
-        times: int | None = 1,
-        member: Member | None = None,
-        namespace: str | None = None,
-        app_name: str | None = None,
-    ) -> Fault:
-        """Lose a command before it reaches a server, and close the client's connection.
-
-        Needs `proxied=True`.
-
-        Args:
-            commands: names of commands.
-            times: how often in all; None for every time.
-            member: only at this server; by default at any.
-            namespace: only on this collection, as `metrics.events`.
-            app_name: only for clients with this application name.
-
-        Returns:
-            The fault, armed already; a `with` or `async with` block of it disarms it at its end.
-
-        Raises:
-            ValueError: no command is named, or it would never strike.
-            RuntimeError: there are no proxies.
-        """
-        return arm(
-            FaultKind.DROP_REQUEST,
-            self._fault_lists(member),
-            commands,
-            times=times,
-            namespace=namespace,
-            app_name=app_name,
-        )
-
-    def _fault_lists(self, member: Member | None) -> list[FaultList]:
-        proxies = self._cluster.proxies
-        if not proxies:
-            raise RuntimeError("there are no proxies: it was not started, or not with proxied=True")
-        if member is not None:
-            proxies = [proxies[self._server(member).index]]
-        return [proxy.faults for proxy in proxies]
+    def _verify_after(self, exc: BaseException | None) -> None:
+        if self._faults is not None and exc is None:
+            self._faults.verify()
 
     def _find_server(self) -> Server:
         """The server that is meant where none is named."""

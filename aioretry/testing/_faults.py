@@ -1,251 +1,362 @@
-"""Faults that a proxy commits: what to do, to which commands, how often."""
+"""The faults that a user can declare at proxies."""
 
-import threading
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Protocol, TypedDict, Unpack
 
-from anyio import to_thread
-
-_NO_FAULTS: Final[tuple["Fault", ...]] = ()
-
-
-class FaultKind(Enum):
-    """What is done to a command that a fault strikes.
-
-    In each case the client's connection is closed instead of an answer.
-    """
-
-    DROP_REQUEST = "drop request"
-    """The server never sees the command."""
-
-    DROP_REPLY = "drop reply"
-    """The server runs the command and answers it; the client never sees the answer."""
+from aioretry.testing._actions import (
+    Action,
+    CorruptReply,
+    Delay,
+    DropReply,
+    DropRequest,
+    Error,
+    Hang,
+    Partition,
+    RefuseConnections,
+    Slow,
+    TruncateReply,
+    WriteConcernError,
+)
+from aioretry.testing._fault import Fault, FaultList, FaultNotFiredError, Filter
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is known of a command on its way to a server.
-
-    Attributes:
-        command: its name.
-        body: the command itself, without document sequences.
-        app_name: the application name that the client gave when it connected.
-    """
-
-    command: str
-    body: Mapping[str, Any]
-    app_name: str | None
+class Endpoint(Protocol):
+    """What faults can be narrowed down to: a member, a fake mongos."""
 
     @property
-    def namespace(self) -> str:
-        """Database and collection, as `metrics.events`; the database if there is no collection."""
-        database = self.body.get("$db", "")
-        collection = self.body.get("collection") if self.command == "getMore" else None
-        if collection is None:
-            collection = self.body.get(self.command)
-        return f"{database}.{collection}" if isinstance(collection, str) else str(database)
+    def address(self) -> str:
+        """Host and port that clients know it by."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which commands a fault is for.
+class Only(TypedDict, total=False):
+    """What narrows a fault down, and how often it strikes; all of it is optional.
 
     Attributes:
-        commands: their names, in lower case.
-        namespace: database and collection; None for any.
-        app_name: the client's application name; None for any.
+        times: how often it strikes in all; None for every time. Once by default.
+        nth: the first of the commands that it strikes; 1, the default, is the next one.
+        member: only at this member (or mongos); by default at any.
+        namespace: only on this collection, as `metrics.events`.
+        app_name: only for clients with this application name.
+        where: only commands for which this is true. It is given the whole command, with its
+            `documents`, `updates` or `deletes`; dates in it are `bson.datetime_ms.DatetimeMS`. It
+            runs in the proxy's thread.
+        must_fire: whether it is an error that it never struck, found when its block or the test
+            ends. It is by default.
     """
 
-    commands: frozenset[str]
-    namespace: str | None = None
-    app_name: str | None = None
-
-    def matches(self, request: Request) -> bool:
-        """Say whether the fault is for this command."""
-        return (
-            request.command.lower() in self.commands
-            and (self.namespace is None or self.namespace == request.namespace)
-            and (self.app_name is None or self.app_name == request.app_name)
-        )
+    times: int | None
+    nth: int
+    member: Endpoint | None
+    namespace: str | None
+    app_name: str | None
+    where: Callable[[Mapping[str, Any]], bool] | None
+    must_fire: bool
 
 
-class Fault:
-    """A fault that was armed; it strikes until it is used up or disarmed.
+class Faults:
+    """Faults between clients and servers, committed by the proxies between them.
 
-    Use it as it is, or in a `with` or `async with` block, whose end disarms it. Safe to use from
-    any thread and any event loop.
+    Every method arms a fault and returns it. Let it be, or use it in a `with` or `async with`
+    block, whose end disarms it. A fault that never struck is an error at the end of its block, or
+    when `verify` is called, which the pytest fixture `faults` does.
+
+    Without the name of a command, a fault is for every command but those that drivers send by
+    themselves (`hello`, `ping`, authentication, `endSessions` and the like). The other conditions
+    are those of `Only`; all of them have to hold. Where several faults meet the same command, they
+    act in the order in which they were armed.
+
+    Safe to use from any thread and event loop.
 
     Args:
-        kind: what it does.
-        only: the commands that it is for.
-        times: how often it strikes; None for every time.
-        disarm: takes it away from the proxies.
+        lists: the list of faults of each proxy, by the proxy's address.
     """
 
-    def __init__(
-        self, kind: FaultKind, only: Filter, times: int | None, disarm: Callable[["Fault"], None]
-    ) -> None:
-        self.kind: Final = kind
-        self.only: Final = only
-        self._times = times
-        self._disarm = disarm
-        self._changed = threading.Condition()  # guards the three below
-        self._armed = True
-        self._seen = 0
-        self._fired = 0
+    def __init__(self, lists: Mapping[str, FaultList]) -> None:
+        self._lists = lists
+        self._declared: list[Fault] = []
 
     def __repr__(self) -> str:
-        names = ",".join(sorted(self.only.commands))
-        times = "always" if self._times is None else str(self._times)
-        return f"<Fault {self.kind.value} {names} fired={self._fired}/{times} seen={self._seen}>"
+        return f"<Faults {' '.join(map(repr, self._declared)) or 'none'}>"
 
     @property
-    def seen(self) -> int:
-        """How many commands that it is for have passed while it was armed, struck or not."""
-        return self._seen
+    def declared(self) -> tuple[Fault, ...]:
+        """The faults that were declared since the last `verify` or `clear`, blocks apart."""
+        return tuple(fault for fault in self._declared if not fault.settled)
 
-    @property
-    def fired(self) -> int:
-        """How often it has struck."""
-        return self._fired
-
-    def disarm(self) -> None:
-        """Let every later command pass; fine to repeat."""
-        with self._changed:
-            self._armed = False
-        self._disarm(self)
-
-    async def wait_until_fired(self, times: int = 1, *, timeout: float = 10.0) -> None:  # noqa: ASYNC109
-        """Wait until it has struck.
-
-        Args:
-            times: how often.
-            timeout: seconds.
+    def verify(self) -> None:
+        """Disarm every fault, and raise an error if one of them has done nothing.
 
         Raises:
-            TimeoutError: it has not struck so often in time.
+            FaultNotFiredError: faults were declared that never struck.
+            RuntimeError: the `where` of a fault raised an exception, which is the cause.
         """
-        await to_thread.run_sync(self._wait, times, timeout, abandon_on_cancel=True)
+        faults = self.declared
+        self.clear()
+        idle = []
+        for fault in faults:
+            try:
+                fault.verify()
+            except FaultNotFiredError as exc:
+                idle.append(str(exc))
+        if idle:
+            raise FaultNotFiredError("\n".join(idle))
 
-    def notice(self) -> None:
-        """Count a command that it is for."""
-        with self._changed:
-            self._seen += self._armed
+    def clear(self) -> None:
+        """Disarm every fault, and forget it."""
+        for fault in self.declared:
+            fault.disarm()
+        self._declared.clear()
 
-    def strike(self) -> bool:
-        """Say whether to strike now, and count it."""
-        with self._changed:
-            if not self._armed or (self._times is not None and self._fired >= self._times):
-                return False
-            self._fired += 1
-            self._changed.notify_all()
-            return True
+    def drop_request(self, *commands: str, **only: Unpack[Only]) -> Fault:
+        """Lose a command before it reaches a server, and close the client's connection.
 
-    def _wait(self, times: int, timeout: float) -> None:
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._fired >= times, timeout):
-                raise TimeoutError(f"{self!r} did not strike {times} times in {timeout:g} s")
+        Args:
+            commands: names of commands.
+            only: further conditions.
 
-    def __enter__(self) -> Self:
-        return self
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        return self._arm(DropRequest(), commands, **only)
 
-    def __exit__(
+    def drop_reply(self, *commands: str, **only: Unpack[Only]) -> Fault:
+        """Lose the answer to a command: it is run, and the client never hears of it.
+
+        The client's connection is closed when the answer arrives.
+
+        Args:
+            commands: names of commands.
+            only: further conditions.
+
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        return self._arm(DropReply(), commands, **only)
+
+    def hang(self, *commands: str, applied: bool = False, **only: Unpack[Only]) -> Fault:
+        """Hold a command up until the fault is disarmed; nothing is closed.
+
+        What is held goes on then, even if the client has closed its connection meanwhile: so a
+        command can arrive late.
+
+        Args:
+            commands: names of commands.
+            applied: let the server run it first, and hold the answer up.
+            only: further conditions.
+
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        return self._arm(Hang(applied), commands, **only)
+
+    def delay(
+        self, seconds: float, *commands: str, applied: bool = False, **only: Unpack[Only]
+    ) -> Fault:
+        """Hold a command up for a while.
+
+        Args:
+            seconds: for how long.
+            commands: names of commands.
+            applied: let the server run it first, and hold the answer up.
+            only: further conditions.
+
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        _require(0 <= seconds < math.inf, f"seconds is {seconds!r}: a finite number from 0 on")
+        return self._arm(Delay(seconds, applied), commands, **only)
+
+    def truncate_reply(self, size: int, *commands: str, **only: Unpack[Only]) -> Fault:
+        """Send only the beginning of an answer, and close the client's connection.
+
+        Args:
+            size: how many bytes to send; 16 of them are the header.
+            commands: names of commands.
+            only: further conditions.
+
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        _require(size >= 0, f"size is {size!r}: a number of bytes from 0 on")
+        return self._arm(TruncateReply(size), commands, **only)
+
+    def corrupt_reply(self, *commands: str, **only: Unpack[Only]) -> Fault:
+        """Garble an answer: it has the right length, and holds no document.
+
+        Args:
+            commands: names of commands.
+            only: further conditions.
+
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        return self._arm(CorruptReply(), commands, **only)
+
+    def error(
         self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.disarm()
+        code: int,
+        *commands: str,
+        labels: Sequence[str] = (),
+        message: str | None = None,
+        applied: bool = False,
+        extra: Mapping[str, Any] | None = None,
+        **only: Unpack[Only],
+    ) -> Fault:
+        """Answer a command with an error.
 
-    async def __aenter__(self) -> Self:
-        return self
+        After an error that tells of a state change (such as 10107, not primary, or 91, shutting
+        down) the clients' monitors lose their connections and look again, as they would learn of
+        a real one; a monitor that is not told would take the server for unknown for 10 seconds.
 
-    async def __aexit__(
+        Args:
+            code: the error's code.
+            commands: names of commands.
+            labels: its error labels; there are none otherwise.
+            message: its text.
+            applied: let the server run the command first, and replace its answer.
+            extra: more fields of the answer, as `{"baseBackoffMS": 20}`.
+            only: further conditions.
+
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        body: dict[str, Any] = {"ok": 0.0, "errmsg": message or f"injected error {code}"}
+        body["code"] = code
+        if _labels(labels):
+            body["errorLabels"] = list(labels)
+        return self._arm(Error(body | dict(extra or {}), applied), commands, **only)
+
+    def write_concern_error(
         self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.disarm()
+        code: int,
+        *commands: str,
+        labels: Sequence[str] = (),
+        message: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        **only: Unpack[Only],
+    ) -> Fault:
+        """Put a write concern error into the answer to a command, which is run.
 
+        Monitors are told of a state change as by `error`.
 
-class FaultList:
-    """The faults armed at one proxy, in the order in which they were armed; thread-safe."""
+        Args:
+            code: the error's code.
+            commands: names of commands.
+            labels: labels that are added to the answer.
+            message: its text.
+            extra: more fields of the error, as `{"errInfo": {"wtimeout": True}}`.
+            only: further conditions.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards changes; readers take the present mapping
-        self._by_command: Mapping[str, tuple[Fault, ...]] = {}
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        error = {"code": code, "errmsg": message or f"injected error {code}", **(extra or {})}
+        return self._arm(WriteConcernError(error, _labels(labels)), commands, **only)
 
-    def add(self, fault: Fault) -> None:
-        """Arm a fault."""
-        with self._lock:
-            added = {name: (*self.naming(name), fault) for name in fault.only.commands}
-            self._by_command = {**self._by_command, **added}
+    def slow(self, bytes_per_second: float, *commands: str, **only: Unpack[Only]) -> Fault:
+        """Let commands and their answers trickle; every time, unless `times` is given.
 
-    def remove(self, fault: Fault) -> None:
-        """Take a fault away; fine if it is not there."""
-        with self._lock:
-            left = {
-                name: tuple(other for other in faults if other is not fault)
-                for name, faults in self._by_command.items()
-            }
-            self._by_command = {name: faults for name, faults in left.items() if faults}
+        Args:
+            bytes_per_second: how fast.
+            commands: names of commands.
+            only: further conditions.
 
-    def naming(self, command: str) -> tuple[Fault, ...]:
-        """Give the faults that name a command, so that their filters need be asked."""
-        return self._by_command.get(command.lower(), _NO_FAULTS)
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        _require(
+            0 < bytes_per_second < math.inf,
+            f"bytes_per_second is {bytes_per_second!r}: a finite number above 0",
+        )
+        only.setdefault("times", None)
+        return self._arm(Slow(bytes_per_second), commands, **only)
 
+    def refuse_connections(
+        self,
+        *,
+        times: int | None = None,
+        nth: int = 1,
+        member: Endpoint | None = None,
+        must_fire: bool = True,
+    ) -> Fault:
+        """Reset new connections as soon as they are made; those that are open stay.
 
-def arm(
-    kind: FaultKind,
-    lists: Sequence[FaultList],
-    commands: Sequence[str],
-    *,
-    times: int | None,
-    namespace: str | None,
-    app_name: str | None,
-) -> Fault:
-    """Make a fault and arm it at proxies, which share its counts.
+        A connection is accepted and reset at once: the nearest to a port where nobody listens that
+        can be counted.
 
-    Args:
-        kind: what it does.
-        lists: the proxies' lists.
-        commands: the commands that it is for, in any case.
-        times: how often it strikes in all; None for every time.
-        namespace: database and collection that it is for; None for any.
-        app_name: the application name of the clients that it is for; None for any.
+        Args:
+            times: how often in all; None for every time.
+            nth: the first connection that is refused; 1 is the next one.
+            member: only at this member (or mongos); by default at any.
+            must_fire: whether it is an error that no connection was refused.
 
-    Returns:
-        The armed fault.
+        Raises:
+            ValueError: an argument is out of its range.
+        """
+        only = Only(times=times, nth=nth, member=member, must_fire=must_fire)
+        return self._arm(RefuseConnections(), (), **only)
 
-    Raises:
-        ValueError: no command is named, or it would never strike.
-    """
-    if not commands or (times is not None and times < 1):
-        raise ValueError("a fault needs the name of a command, and at least one time to strike")
+    def partition(self, member: Endpoint | None = None, *, must_fire: bool = True) -> Fault:
+        """Let nothing pass between clients and a member until the fault is disarmed.
 
-    def disarm(fault: Fault) -> None:
+        As when a cable is pulled, connections stay open, monitors hear nothing, and what was sent
+        arrives once the fault is disarmed. The members still reach each other: to lose one for the
+        others too, kill or freeze it. It strikes each connection once.
+
+        Args:
+            member: the member (or mongos); all of them by default.
+            must_fire: whether it is an error that it met no connection.
+
+        Raises:
+            ValueError: the member is behind none of these proxies.
+        """
+        return self._arm(Partition(), (), times=None, member=member, must_fire=must_fire)
+
+    def _arm(
+        self,
+        action: Action,
+        commands: tuple[str, ...],
+        *,
+        times: int | None = 1,
+        nth: int = 1,
+        member: Endpoint | None = None,
+        namespace: str | None = None,
+        app_name: str | None = None,
+        where: Callable[[Mapping[str, Any]], bool] | None = None,
+        must_fire: bool = True,
+    ) -> Fault:
+        _require(all(commands), f"commands is {commands!r}: names of commands, as 'insert'")
+        _require(times is None or times >= 1, f"times is {times!r}: a number from 1 on, or None")
+        _require(nth >= 1, f"nth is {nth!r}: a number from 1 on")
+        lists = self._find(member)
+
+        def disarm(fault: Fault) -> None:
+            for faults in lists:
+                faults.remove(fault)
+
+        only = Filter(commands, namespace, app_name, where)
+        fault = Fault(action, only, times=times, nth=nth, must_fire=must_fire, disarm=disarm)
+        self._declared = [*self.declared, fault]
         for faults in lists:
-            faults.remove(fault)
+            faults.add(fault)
+        return fault
 
-    only = Filter(frozenset(name.lower() for name in commands), namespace, app_name)
-    fault = Fault(kind, only, times, disarm)
-    for faults in lists:
-        faults.add(fault)
-    return fault
+    def _find(self, member: Endpoint | None) -> list[FaultList]:
+        if member is None:
+            return list(self._lists.values())
+        if member.address not in self._lists:
+            addresses = ", ".join(self._lists)
+            raise ValueError(f"member is {member!r}: one of those behind {addresses}")
+        return [self._lists[member.address]]
 
 
-def struck(faults: tuple[Fault, ...], kind: FaultKind) -> bool:
-    """Let the first fault of a kind that is willing strike.
+def _labels(labels: Sequence[str]) -> tuple[str, ...]:
+    _require(not isinstance(labels, str), f"labels is {labels!r}: a list of texts")
+    return tuple(labels)
 
-    Args:
-        faults: faults that a command matches, in the order in which they were armed.
-        kind: the kind that has its turn now.
 
-    Returns:
-        Whether one did.
-    """
-    return any(fault.strike() for fault in faults if fault.kind is kind)
+def _require(is_so: bool, what: str) -> None:
+    if not is_so:
+        raise ValueError(f"{what} is needed")

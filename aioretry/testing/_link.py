@@ -1,25 +1,66 @@
 """The two connections of one conversation, on a proxy's event loop."""
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+import socket
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final, cast
 
-from aioretry.testing._conversation import Conversation, HangUp
+from aioretry.testing._conversation import (
+    Back,
+    Conversation,
+    Hold,
+    Signal,
+    Step,
+    Trickle,
+    Wait,
+)
+from aioretry.testing._fault import Fault, FaultList
 from aioretry.testing._wire import WireError
+
+_SLICE: Final = 0.02  # seconds between two pieces of what trickles
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+Connect = Callable[[asyncio.Protocol], Awaitable[None]]
+"""Opens the connection to the server for a protocol; raises OSError if nobody is there."""
 
 
 class Links:
-    """The links of a proxy that have a connection open; of one event loop."""
+    """The links of a proxy that have a connection open; of one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        faults: the proxy's faults.
+        converse: begins the conversation of a new link.
+        connect: opens a link's connection to the server.
+    """
+
+    def __init__(
+        self, faults: FaultList, converse: Callable[[], Conversation], connect: Connect
+    ) -> None:
+        self._faults = faults
+        self._converse = converse
+        self._connect = connect
         self._links: set[Link] = set()
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def add(self, link: "Link") -> None:
-        """Remember a link."""
+    def accept(self) -> asyncio.Protocol:
+        """Make the protocol of a new client's connection."""
+        return Link(self._converse(), self._connect, self).client
+
+    def add(self, link: "Link") -> bool:
+        """Remember a link whose client has just come.
+
+        Returns:
+            Whether it may stay.
+        """
         self._links.add(link)
         self._empty.clear()
+        if self._faults.refuses():
+            return False
+        self._cut(link)
+        return True
 
     def discard(self, link: "Link") -> None:
         """Forget a link whose connections are closed."""
@@ -27,92 +68,139 @@ class Links:
         if not self._links:
             self._empty.set()
 
-    async def abort(self) -> None:
+    def look_at_partitions(self) -> None:
+        """Stop or resume every link, as the faults say now."""
+        for link in tuple(self._links):
+            self._cut(link)
+
+    def drop_monitors(self) -> None:
+        """Close the connections of all monitors."""
+        for link in tuple(self._links):
+            if link.is_monitor:
+                link.abort()
+
+    async def close(self) -> None:
         """Close every connection at once, and wait until they are closed."""
         for link in tuple(self._links):
             link.abort()
         await self._empty.wait()
+
+    def _cut(self, link: "Link") -> None:
+        partitions = self._faults.partitions
+        for fault in partitions:
+            if fault not in link.cut_by:
+                link.cut_by.add(fault)
+                fault.notice()
+                fault.strike()
+        link.cut(is_cut=bool(partitions))
 
 
 class Link:
     """A client's connection and the connection to the server that is made for it.
 
     Args:
-        server: host and port that the server listens on.
         conversation: what becomes of the bytes.
+        connect: opens the connection to the server.
         links: where this one is as long as one of its connections is open.
     """
 
-    def __init__(self, server: tuple[str, int], conversation: Conversation, links: Links) -> None:
+    def __init__(self, conversation: Conversation, connect: Connect, links: Links) -> None:
         self.client = Side(self, conversation.from_client)
+        self.cut_by: set[Fault] = set()
         self._upstream = Side(self, conversation.from_server)
-        self._server = server
+        self._conversation = conversation
+        self._connect = connect
         self._links = links
         self._early = bytearray()  # what the client sent before the server was there
-        self._open: dict[Side, asyncio.Transport] = {}
         self._connecting: asyncio.Task[None] | None = None
 
-    def connected(self, side: "Side", transport: asyncio.Transport) -> None:
+    @property
+    def is_monitor(self) -> bool:
+        """Whether the client watches the server over this connection."""
+        return self._conversation.is_monitor
+
+    @property
+    def _is_connecting(self) -> bool:
+        return self._connecting is not None and not self._connecting.done()
+
+    def connected(self, side: "Side") -> None:
         """One side is open; the client's comes first."""
-        self._open[side] = transport
         if side is self.client:
-            self._links.add(self)
-            self._connecting = asyncio.get_running_loop().create_task(self._connect())
-        elif self.client not in self._open:
-            transport.abort()
-        elif self._early:
-            transport.write(bytes(self._early))
-            self._early.clear()
+            if self._links.add(self):
+                self._connecting = asyncio.get_running_loop().create_task(self._reach_server())
+            else:
+                side.reset()
+        elif not self.client.is_open and not self.client.is_busy:
+            side.abort()
+        else:
+            side.cut(is_cut=self.client.is_cut)
+            if self._early:
+                side.write(bytes(self._early))
+                self._early.clear()
 
     def send(self, source: "Side", data: bytes) -> None:
         """Send to the side that is not the source."""
-        target = self._open.get(self._other(source))
-        if target is not None:
-            if not target.is_closing():
-                target.write(data)
+        target = self._other(source)
+        if target.is_open:
+            target.write(data)
         elif source is self.client:
             self._early += data
 
-    def pause(self, target: "Side", *, paused: bool) -> None:
+    def flow(self, target: "Side", *, is_full: bool) -> None:
         """Stop reading from the other side while this one can't take more, or go on."""
-        source = self._open.get(self._other(target))
-        if source is None or source.is_closing():
-            return
-        if paused:
-            source.pause_reading()
-        else:
-            source.resume_reading()
+        self._other(target).hold_back(is_full=is_full)
+
+    def cut(self, *, is_cut: bool) -> None:
+        """Stop reading from both sides, or go on."""
+        self.client.cut(is_cut=is_cut)
+        self._upstream.cut(is_cut=is_cut)
 
     def lost(self, side: "Side") -> None:
-        """One side is closed: close the other one."""
-        self._open.pop(side, None)
-        self.close()
-        if not self._open:
-            self._links.discard(self)
+        """One side is closed: close the other one, after what is still to be sent to it."""
+        nobody_left = not self._other(side).is_open and not self._is_connecting
+        if nobody_left or not side.is_busy:
+            self.close()
+
+    def idle(self, side: "Side") -> None:
+        """One side has done all its steps."""
+        if not side.is_open:
+            self.close()
+
+    def signal(self, signal: Signal) -> None:
+        """Do what a step says."""
+        match signal:
+            case Signal.HANG_UP:
+                self.close()
+            case Signal.DROP_MONITORS:
+                self._links.drop_monitors()
 
     def close(self) -> None:
         """Close both connections, after what was to be sent."""
-        for transport in tuple(self._open.values()):
-            transport.close()
-        self._give_up_connecting()
+        self._end(Side.close)
 
     def abort(self) -> None:
         """Close both connections at once."""
-        for transport in tuple(self._open.values()):
-            transport.abort()
-        self._give_up_connecting()
+        self._end(Side.abort)
+
+    def _end(self, end: Callable[["Side"], None]) -> None:
+        if self._connecting is not None and self._is_connecting:
+            self._connecting.cancel()
+        for side in (self.client, self._upstream):
+            side.give_up()
+            end(side)
+        self._forget_if_closed()
+
+    def _forget_if_closed(self) -> None:
+        sides = (self.client, self._upstream)
+        if not any(side.is_open or side.is_busy for side in sides):
+            self._links.discard(self)
 
     def _other(self, side: "Side") -> "Side":
         return self._upstream if side is self.client else self.client
 
-    def _give_up_connecting(self) -> None:
-        if self._connecting is not None and not self._connecting.done():
-            self._connecting.cancel()
-
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
+    async def _reach_server(self) -> None:
         try:
-            await loop.create_connection(lambda: self._upstream, *self._server)
+            await self._connect(self._upstream)
         except OSError:
             self.close()  # nobody is there
 
@@ -122,35 +210,154 @@ class Side(asyncio.Protocol):
 
     Args:
         link: the link.
-        convert: makes of what arrives here what is sent to the other side.
+        convert: makes of what arrives here what is to be done for it.
     """
 
-    def __init__(self, link: Link, convert: Callable[[bytes], bytes]) -> None:
+    def __init__(self, link: Link, convert: Callable[[bytes], list[Step]]) -> None:
         self._link = link
         self._convert = convert
+        self._transport: asyncio.Transport | None = None
+        self._is_full = False  # the other side can't take more
+        self._is_cut = False
+        self._steps: deque[Step] = deque()  # what is to be done after the step that takes time
+        self._runner: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its connection is open."""
+        return self._transport is not None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing may pass."""
+        return self._is_cut
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether steps are left of what arrived here."""
+        return self._runner is not None
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Close it, after what was to be sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def reset(self) -> None:
+        """Close it as if nobody listened."""
+        if self._transport is not None:
+            connection = self._transport.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            self._transport.abort()
+
+    def give_up(self) -> None:
+        """Leave what is still to be done."""
+        self._steps.clear()
+        if self._runner is not None and self._runner is not asyncio.current_task():
+            self._runner.cancel()
+
+    def hold_back(self, *, is_full: bool) -> None:
+        """Stop reading while the other side can't take more, or go on."""
+        self._is_full = is_full
+        self._read_or_pause()
+
+    def cut(self, *, is_cut: bool) -> None:
+        """Stop reading, or go on."""
+        if is_cut is not self._is_cut:
+            self._is_cut = is_cut
+            self._read_or_pause()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop: the connection is open."""
-        self._link.connected(self, cast(asyncio.Transport, transport))
+        self._transport = cast(asyncio.Transport, transport)
+        self._link.connected(self)
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop: bytes have arrived."""
         try:
-            out = self._convert(data)
-        except (HangUp, WireError):
-            self._link.close()
-        else:
-            if out:
-                self._link.send(self, out)
+            steps = self._convert(data)
+        except WireError:
+            steps = [Signal.HANG_UP]
+        self._steps += steps
+        if self._runner is None:
+            self._do_what_takes_no_time()
+            if self._steps:
+                self._runner = asyncio.get_running_loop().create_task(self._run())
 
     def pause_writing(self) -> None:
         """Called by the event loop: the other end is slow."""
-        self._link.pause(self, paused=True)
+        self._link.flow(self, is_full=True)
 
     def resume_writing(self) -> None:
         """Called by the event loop: the other end has caught up."""
-        self._link.pause(self, paused=False)
+        self._link.flow(self, is_full=False)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # given by the loop
         """Called by the event loop: the connection is closed."""
+        self._transport = None
         self._link.lost(self)
+
+    def _read_or_pause(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._is_full or self._is_cut:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _do_what_takes_no_time(self) -> None:
+        while self._steps:
+            match self._steps[0]:
+                case bytes() as data:
+                    self._link.send(self, data)
+                case Back(data):
+                    self.write(data)
+                case Signal() as signal:
+                    self._link.signal(signal)
+                case _:
+                    return
+            if self._steps:  # else all was given up
+                self._steps.popleft()
+
+    async def _run(self) -> None:
+        try:
+            while self._steps:
+                await self._take_time(self._steps.popleft())
+                self._do_what_takes_no_time()
+        finally:
+            self._runner = None
+            self._link.idle(self)
+
+    async def _take_time(self, step: Step) -> None:
+        match step:
+            case Wait(seconds):
+                await asyncio.sleep(seconds)
+            case Hold(fault):
+                await _disarmed(fault)
+            case Trickle(data, bytes_per_second):
+                size = max(1, int(bytes_per_second * _SLICE))
+                for start in range(0, len(data), size):
+                    piece = data[start : start + size]
+                    await asyncio.sleep(len(piece) / bytes_per_second)
+                    self._link.send(self, piece)
+
+
+async def _disarmed(fault: Fault) -> None:
+    loop = asyncio.get_running_loop()
+    disarmed = asyncio.Event()
+
+    def tell() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(disarmed.set)
+
+    fault.call_on_disarm(tell)
+    await disarmed.wait()

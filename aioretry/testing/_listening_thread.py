@@ -12,6 +12,8 @@ from typing import Final, Protocol
 from aioretry.testing._listener import Listener
 from aioretry.testing._ports import HOST
 
+_ENOUGH: Final = 10.0  # seconds for a loop to do something that takes no time
+
 
 class Service(Protocol):
     """What serves the connections; made and used on the thread's event loop alone."""
@@ -81,16 +83,23 @@ class ListeningThread:
             loop.call_soon_threadsafe(stopped.set)
         thread.join()
 
-    def call(self, callback: Callable[[], object]) -> None:
-        """Run something soon on the event loop; nothing if it doesn't run.
+    def run(self, callback: Callable[[], None]) -> None:
+        """Run something on the event loop, and wait until it is done; nothing if it doesn't run.
 
         Args:
             callback: what to run.
         """
+        if threading.current_thread() is self._thread:
+            callback()
+            return
         with self._lock:
-            if self._thread is not None and self._started.done():
-                loop, _ = self._started.result()
-                loop.call_soon_threadsafe(callback)
+            if self._thread is None or not self._started.done():
+                return
+            loop, _ = self._started.result()
+            done = threading.Event()
+            loop.call_soon_threadsafe(callback)
+            loop.call_soon_threadsafe(done.set)
+            done.wait(_ENOUGH)
 
     def _run(self) -> None:
         try:

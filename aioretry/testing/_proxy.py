@@ -1,13 +1,14 @@
-"""A wire proxy in front of one server, which can lose messages on purpose."""
+"""A wire proxy in front of one server, which does things wrong on purpose."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 from aioretry.testing._conversation import Conversation
-from aioretry.testing._faults import Fault, FaultKind, FaultList, arm
-from aioretry.testing._link import Link, Links
+from aioretry.testing._fault import FaultList
+from aioretry.testing._faults import Faults
+from aioretry.testing._link import Links
 from aioretry.testing._listening_thread import ListeningThread
 
 
@@ -29,8 +30,10 @@ class Proxy:
     def __init__(self, host: str, port: int, *, names: Mapping[str, str] | None = None) -> None:
         self._server = (host, port)
         self._names = names
-        self._faults = FaultList()
-        self._thread = ListeningThread("aioretry-proxy", self._make_service)
+        self._fault_list = FaultList(self._partitioned)
+        self._faults: Faults | None = None  # from the start on
+        self._links: Links | None = None  # while the thread runs
+        self._thread = ListeningThread("aioretry-proxy", self._make_links)
 
     def __repr__(self) -> str:
         host, port = self._server
@@ -47,9 +50,20 @@ class Proxy:
         return self._thread.address
 
     @property
-    def faults(self) -> FaultList:
-        """The faults that are armed at it."""
+    def faults(self) -> Faults:
+        """What it can do wrong.
+
+        Raises:
+            RuntimeError: it was not started.
+        """
+        if self._faults is None:
+            raise RuntimeError("the proxy was not started: use it in a `with` block")
         return self._faults
+
+    @property
+    def fault_list(self) -> FaultList:
+        """The faults that are armed at it."""
+        return self._fault_list
 
     def start(self) -> None:
         """Listen, on a free port.
@@ -59,72 +73,11 @@ class Proxy:
             RuntimeError: it was started before.
         """
         self._thread.start()
+        self._faults = Faults({self.address: self._fault_list})
 
     def close(self) -> None:
         """Close every connection and wait until its thread has ended; fine to repeat."""
         self._thread.close()
-
-    def drop_reply(
-        self,
-        *commands: str,
-        times: int | None = 1,
-        namespace: str | None = None,
-        app_name: str | None = None,
-    ) -> Fault:
-        """Lose the server's answer to a command: it is run, and the client never hears of it.
-
-        The client's connection is closed when the answer arrives.
-
-        Args:
-            commands: names of commands.
-            times: how often; None for every time.
-            namespace: only on this collection, as `metrics.events`.
-            app_name: only for clients with this application name.
-
-        Returns:
-            The fault, armed already; a `with` or `async with` block of it disarms it at its end.
-
-        Raises:
-            ValueError: no command is named, or it would never strike.
-        """
-        return arm(
-            FaultKind.DROP_REPLY,
-            [self._faults],
-            commands,
-            times=times,
-            namespace=namespace,
-            app_name=app_name,
-        )
-
-    def drop_request(
-        self,
-        *commands: str,
-        times: int | None = 1,
-        namespace: str | None = None,
-        app_name: str | None = None,
-    ) -> Fault:
-        """Lose a command before it reaches the server, and close the client's connection.
-
-        Args:
-            commands: names of commands.
-            times: how often; None for every time.
-            namespace: only on this collection, as `metrics.events`.
-            app_name: only for clients with this application name.
-
-        Returns:
-            The fault, armed already; a `with` or `async with` block of it disarms it at its end.
-
-        Raises:
-            ValueError: no command is named, or it would never strike.
-        """
-        return arm(
-            FaultKind.DROP_REQUEST,
-            [self._faults],
-            commands,
-            times=times,
-            namespace=namespace,
-            app_name=app_name,
-        )
 
     def __enter__(self) -> Self:
         self.start()
@@ -138,24 +91,19 @@ class Proxy:
     ) -> None:
         self.close()
 
-    def _make_service(self) -> "_Service":
-        return _Service(self._link)
-
-    def _link(self, links: Links) -> Link:
+    def _make_links(self) -> Links:
         host, port = self._server
-        names = {f"{host}:{port}": self.address} if self._names is None else self._names
-        return Link(self._server, Conversation(self._faults, names), links)
 
+        async def connect(upstream: asyncio.Protocol) -> None:
+            await asyncio.get_running_loop().create_connection(lambda: upstream, host, port)
 
-class _Service:
-    """The links of a proxy that runs."""
+        def converse() -> Conversation:
+            names = {f"{host}:{port}": self.address} if self._names is None else self._names
+            return Conversation(self._fault_list, names)
 
-    def __init__(self, make_link: Callable[[Links], Link]) -> None:
-        self._make_link = make_link
-        self._links = Links()
+        self._links = Links(self._fault_list, converse, connect)
+        return self._links
 
-    def accept(self) -> asyncio.Protocol:
-        return self._make_link(self._links).client
-
-    async def close(self) -> None:
-        await self._links.abort()
+    def _partitioned(self) -> None:
+        if self._links is not None:
+            self._thread.run(self._links.look_at_partitions)

@@ -24,7 +24,7 @@ class ReplicaSet(Deployment):
     Args:
         members: how many servers, 1 to 7.
         version: `4.2`, `4.4`, `5.0` or `6.0`; see `find_mongod`.
-        proxied: put a proxy before each server, which can lose messages.
+        faults: put a proxy before each server, which can do things wrong (`ReplicaSet.faults`).
         name: the name of the set.
         election_timeout_ms: how long secondaries miss their primary before they elect another, in
             milliseconds.
@@ -41,7 +41,7 @@ class ReplicaSet(Deployment):
         members: int = 3,
         version: str | None = None,
         *,
-        proxied: bool = False,
+        faults: bool = False,
         name: str = "rs0",
         election_timeout_ms: int = 2000,
         heartbeat_interval_ms: int = 500,
@@ -54,7 +54,7 @@ class ReplicaSet(Deployment):
                 mongod,
                 version,
                 name,
-                proxied,
+                faults,
                 {
                     "electionTimeoutMillis": election_timeout_ms,
                     "heartbeatIntervalMillis": heartbeat_interval_ms,
@@ -135,7 +135,7 @@ class Standalone(Deployment):
 
     Args:
         version: `4.2`, `4.4`, `5.0` or `6.0`; see `find_mongod`.
-        proxied: put a proxy before it, which can lose messages.
+        faults: put a proxy before it, which can do things wrong (`Standalone.faults`).
         parameters: server parameters (`--setParameter`).
         mongod: the program; by default what `find_mongod` finds.
     """
@@ -144,11 +144,11 @@ class Standalone(Deployment):
         self,
         version: str | None = None,
         *,
-        proxied: bool = False,
+        faults: bool = False,
         parameters: Mapping[str, str] | None = None,
         mongod: Mongod | None = None,
     ) -> None:
-        super().__init__(Settings(1, mongod, version, None, proxied, parameters=parameters or {}))
+        super().__init__(Settings(1, mongod, version, None, faults, parameters=parameters or {}))
 
     @property
     def member(self) -> Member:

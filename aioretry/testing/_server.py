@@ -12,7 +12,7 @@ from aioretry.testing._ports import HOST, free_port
 from aioretry.testing._processes import KeeperError, Processes
 
 START_TIMEOUT: Final = 60.0
-ASK_TIMEOUT: Final = 1.0
+ASK_TIMEOUT: Final = 3.0
 PAUSE: Final = 0.02  # seconds between two looks at something that is about to change
 
 _ADDRESS_IN_USE: Final = 48  # mongod's exit code
@@ -168,8 +168,8 @@ class Server:
         """Send it a command that may well fail.
 
         Returns:
-            The reply; None if it is dead or frozen, answered with an error, or kept silent for a
-            second.
+            The reply; None if it is dead or frozen, answered with an error, or kept silent for
+            three seconds.
         """
         if self.state is not MemberState.RUNNING:
             return None

@@ -6,7 +6,7 @@ and the OP_QUERY and OP_REPLY of the first handshake.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,7 @@ _UINT: Final = struct.Struct("<I")
 _LONGEST_NAME: Final = 256
 _REPLY_PREFIX: Final = HEADER_SIZE + 20  # flags, cursor id, starting from, number returned
 _MSG_PREFIX: Final = HEADER_SIZE + 4  # flags
+_AWAIT_CAPABLE: Final = 8
 
 _HELLO_NAMES: Final = frozenset({"hello", "ismaster"})
 
@@ -60,10 +61,12 @@ class Hello:
     Attributes:
         message: the request as it is to be forwarded, without compression.
         app_name: the client's application name, if it has one.
+        awaits: whether the answer may wait for a change: the connection is a monitor's.
     """
 
     message: bytes
     app_name: str | None
+    awaits: bool
 
 
 def header_of(data: bytes | bytearray) -> Header:
@@ -145,6 +148,49 @@ def body_of(message: bytes | bytearray) -> dict[str, Any]:
         raise WireError(f"a malformed message: {exc}") from exc
 
 
+def command_of(message: bytes | bytearray) -> dict[str, Any]:
+    """Decode the command of a whole request, with all that it says.
+
+    Args:
+        message: the message with its header.
+
+    Returns:
+        The command; its document sequences, such as `documents`, are arrays at its end.
+
+    Raises:
+        WireError: it is malformed, or no request.
+    """
+    header = _header_of_whole(message)
+    try:
+        command = body_of(message) if header.opcode == OP_QUERY else _folded(header, message)
+    except (struct.error, IndexError, BSONError) as exc:
+        raise WireError(f"a malformed message: {exc}") from exc
+    if not command:
+        raise WireError("a request without a command")
+    return command
+
+
+def reply_of(message: bytes | bytearray, body: Mapping[str, Any]) -> bytes:
+    """Build the reply to a request, of the kind that its sender understands.
+
+    Args:
+        message: the whole request.
+        body: the document to answer.
+
+    Raises:
+        WireError: the message is malformed, or no request.
+    """
+    header = _header_of_whole(message)
+    if header.opcode == OP_MSG:
+        opcode, prefix = OP_MSG, _UINT.pack(0) + b"\0"
+    elif header.opcode == OP_QUERY:
+        opcode, prefix = OP_REPLY, struct.pack("<iqii", _AWAIT_CAPABLE, 0, 0, 1)
+    else:
+        raise WireError(f"a request with opcode {header.opcode}")
+    payload = prefix + bson.encode(body, codec_options=_CODEC)
+    return _HEADER.pack(HEADER_SIZE + len(payload), 0, header.request_id, opcode) + payload
+
+
 def with_body(message: bytes | bytearray, body: Mapping[str, Any]) -> bytes:
     """Replace the only document of a message, and keep its kind, ids and flags.
 
@@ -176,6 +222,12 @@ def request_of(request_id: int, command: Mapping[str, Any]) -> bytes:
     return _HEADER.pack(HEADER_SIZE + len(payload), request_id, 0, OP_MSG) + payload
 
 
+def garbled(message: bytes | bytearray) -> bytes:
+    """Invert the bytes of a message from its document on; its length stays."""
+    start = _body_start(header_of(message), message)
+    return bytes(message[:start]) + bytes(byte ^ 0xFF for byte in message[start:])
+
+
 def hello_request(message: bytes | bytearray) -> Hello:
     """Read a hello request, and take out of it what the proxy can't follow.
 
@@ -191,10 +243,11 @@ def hello_request(message: bytes | bytearray) -> Hello:
     client = body.get("client")
     application = client.get("application") if isinstance(client, dict) else None
     name = application.get("name") if isinstance(application, dict) else None
+    awaits = "maxAwaitTimeMS" in body
     if "compression" not in body:
-        return Hello(bytes(message), name)
+        return Hello(bytes(message), name, awaits)
     del body["compression"]
-    return Hello(with_body(message, body), name)
+    return Hello(with_body(message, body), name, awaits)
 
 
 def hello_reply(message: bytes | bytearray, names: Mapping[str, str]) -> bytes:
@@ -219,6 +272,46 @@ def hello_reply(message: bytes | bytearray, names: Mapping[str, str]) -> bytes:
             body[key] = names.get(body[key], body[key])
     body.pop("compression", None)
     return with_body(message, body)
+
+
+def _header_of_whole(message: bytes | bytearray) -> Header:
+    if len(message) < HEADER_SIZE:
+        raise WireError(f"a message of {len(message)} bytes")
+    header = header_of(message)
+    if header.length != len(message):
+        raise WireError(f"{len(message)} bytes of a message of {header.length}")
+    return header
+
+
+def _folded(header: Header, message: bytes | bytearray) -> dict[str, Any]:
+    """The command of an OP_MSG with its document sequences."""
+    if header.opcode != OP_MSG:
+        raise WireError(f"a request with opcode {header.opcode}")
+    has_checksum = flags_of(header, message) & _CHECKSUM_PRESENT
+    end = header.length - (_CHECKSUM_SIZE if has_checksum else 0)
+    bodies: list[dict[str, Any]] = []
+    sequences: dict[str, Any] = {}
+    for kind, section in _sections(message, end):
+        if kind == 0:
+            bodies.append(bson.decode(section, _CODEC))
+            continue
+        name, _, documents = section[_INT.size :].partition(b"\0")
+        sequences[name.decode(errors="replace")] = bson.decode_all(documents, _CODEC)
+    if len(bodies) != 1 or bodies[0].keys() & sequences.keys():
+        raise WireError("an OP_MSG without a command, or with two")
+    return bodies[0] | sequences
+
+
+def _sections(message: bytes | bytearray, end: int) -> Iterator[tuple[int, bytes]]:
+    """Split an OP_MSG into its sections: their kinds, and what comes after."""
+    position = _MSG_PREFIX
+    while position < end:
+        kind, position = message[position], position + 1
+        (size,) = _INT.unpack_from(message, position)
+        if kind > 1 or not _INT.size < size <= end - position:
+            raise WireError(f"a section of kind {kind} with {size} bytes")
+        yield kind, bytes(message[position : position + size])
+        position += size
 
 
 def _body_start(header: Header, data: bytes | bytearray) -> int:

@@ -297,7 +297,7 @@ class TestStandalone:
             def failed(self, event):
                 pass
 
-        async with Standalone(proxied=True) as server:
+        async with Standalone(faults=True) as server:
             async with RetryClient(server.uri, event_listeners=[Listener()]) as client:
                 things = client.db.things
                 await things.insert_one({"_id": 1})
@@ -307,7 +307,7 @@ class TestStandalone:
                 assert 3 == len(writes)
                 assert not any("txnNumber" in command for command in writes)
                 sent.clear()
-                async with server.drop_reply("update") as fault:
+                async with server.faults.drop_reply("update") as fault:
                     with pytest.raises(Exception, match="connection closed") as caught:
                         await things.update_one({"_id": 1}, {"$inc": {"n": 1}})
                 assert (1, 1) == (fault.fired, len([c for c in sent if "update" in c]))

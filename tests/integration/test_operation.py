@@ -38,7 +38,7 @@ async def test_a_session_in_doubt_is_not_leased_again(replica_set, collection, c
     """After an unknown outcome the session is discarded, and the operation takes another."""
     await collection.insert_one({"_id": 1})
     async with collection.operation() as op:
-        async with replica_set.drop_reply("update", times=2, namespace=collection.full_name):
+        async with replica_set.faults.drop_reply("update", times=2, namespace=collection.full_name):
             with pytest.raises(Exception, match="connection closed"):
                 await op.update_one({"_id": 1}, {"$inc": {"n": 1}})
         await op.update_one({"_id": 1}, {"$inc": {"n": 1}})

@@ -98,7 +98,7 @@ async def test_a_lost_reply_is_not_a_lost_nor_a_doubled_write(
     await twin.insert_one({"_id": 1, "n": 1})
     expected = visible(await call(twin))
     commands.sent.clear()
-    async with replica_set.drop_reply(name, namespace=seeded.full_name) as fault:
+    async with replica_set.faults.drop_reply(name, namespace=seeded.full_name) as fault:
         result = await call(seeded)
     assert (1, expected) == (fault.fired, visible(result))
     first, second = commands.transaction_ids()
@@ -113,7 +113,7 @@ async def test_a_lost_reply_is_not_a_lost_nor_a_doubled_write(
 async def test_a_lost_request_is_sent_again(write, replica_set, seeded):
     """A command that never arrived is sent again."""
     name, call = WRITES[write]
-    async with replica_set.drop_request(name, namespace=seeded.full_name) as fault:
+    async with replica_set.faults.drop_request(name, namespace=seeded.full_name) as fault:
         await call(seeded)
     assert fault.fired == 1
 
@@ -141,7 +141,7 @@ async def test_a_reply_lost_by_the_server_itself(replica_set, seeded, stored):
 async def test_without_a_deadline_there_is_one_retry(replica_set, seeded, stored, commands):
     """A second lost reply surfaces, as an error whose outcome is unknown."""
     commands.sent.clear()
-    async with replica_set.drop_reply("update", times=2, namespace=seeded.full_name):
+    async with replica_set.faults.drop_reply("update", times=2, namespace=seeded.full_name):
         with pytest.raises(AutoReconnect) as caught:
             await seeded.update_one({"_id": 1}, {"$inc": {"n": 1}})
     assert len(commands.sent) == 2
@@ -157,7 +157,9 @@ async def test_under_a_deadline_there_are_as_many_as_it_takes(
 ):
     """Under a deadline five lost replies are five retries, and one write."""
     commands.sent.clear()
-    async with replica_set.drop_reply("update", times=5, namespace=seeded.full_name) as fault:
+    async with replica_set.faults.drop_reply(
+        "update", times=5, namespace=seeded.full_name
+    ) as fault:
         async with deadline(20):
             await seeded.update_one({"_id": 1}, {"$inc": {"n": 1}})
     assert (5, 6) == (fault.fired, len(commands.sent))
@@ -170,7 +172,9 @@ async def test_timeout_ms_is_a_deadline_too(options, replica_set, seeded):
     """timeoutMS of the client retries as long as it lasts; 0 has no limit."""
     async with RetryClient(replica_set.uri, **options) as client:
         collection = client[seeded.database.name][seeded.name]
-        async with replica_set.drop_reply("update", times=3, namespace=seeded.full_name) as fault:
+        async with replica_set.faults.drop_reply(
+            "update", times=3, namespace=seeded.full_name
+        ) as fault:
             await collection.update_one({"_id": 1}, {"$inc": {"n": 1}})
     assert fault.fired == 3
 
@@ -218,7 +222,7 @@ async def test_an_error_without_writes_gives_way_to_the_one_before(replica_set, 
     """Of a lost reply and an error that wrote nothing, the lost reply surfaces."""
     namespace = seeded.full_name
     async with (
-        replica_set.drop_reply("update", namespace=namespace),
+        replica_set.faults.drop_reply("update", namespace=namespace),
         replica_set.fail_command(
             "update",
             mode={"skip": 1},
@@ -348,7 +352,7 @@ class TestWithoutTransactionIds:
             await collection.update_one({"_id": 1}, {"$inc": {"n": 1}})
             assert all(number is None for _, number in commands.transaction_ids()[1:])
             commands.sent.clear()
-            async with replica_set.drop_reply("update", namespace=seeded.full_name):
+            async with replica_set.faults.drop_reply("update", namespace=seeded.full_name):
                 with pytest.raises(AutoReconnect) as caught:
                     async with deadline(10):
                         await collection.update_one({"_id": 1}, {"$inc": {"n": 1}})
@@ -384,7 +388,7 @@ class TestExplicitSessions:
         commands.sent.clear()
         async with await client.start_session() as session:
             await seeded.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
-            async with replica_set.drop_reply("update", namespace=seeded.full_name):
+            async with replica_set.faults.drop_reply("update", namespace=seeded.full_name):
                 await seeded.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
             lsid = bytes(session.session_id["id"])
             assert session.operation_time is not None
@@ -407,7 +411,7 @@ class TestExplicitSessions:
 
     async def test_in_doubt_are_not_pooled(self, client, replica_set, seeded):
         """A session whose write ended unknown is leased to nobody after it is ended."""
-        async with replica_set.drop_reply("update", times=2, namespace=seeded.full_name):
+        async with replica_set.faults.drop_reply("update", times=2, namespace=seeded.full_name):
             async with await client.start_session() as session:
                 lsid = session.session_id
                 with pytest.raises(AutoReconnect):
@@ -434,7 +438,7 @@ class TestEvents:
         events = []
         async with RetryClient(replica_set.uri, hooks=[events.append]) as client:
             collection = client[seeded.database.name][seeded.name]
-            async with replica_set.drop_reply("update", namespace=seeded.full_name):
+            async with replica_set.faults.drop_reply("update", namespace=seeded.full_name):
                 await collection.update_one({"_id": 1}, {"$set": {"secret": "hush"}})
         (event,) = events
         assert isinstance(event, RetryScheduled)
@@ -458,7 +462,7 @@ class TestEvents:
             raise ZeroDivisionError
 
         async with RetryClient(replica_set.uri, hooks=[bad]) as client:
-            async with replica_set.drop_reply("update", namespace=seeded.full_name):
+            async with replica_set.faults.drop_reply("update", namespace=seeded.full_name):
                 await client[seeded.database.name][seeded.name].update_one(
                     {"_id": 1}, {"$inc": {"n": 1}}
                 )
@@ -487,7 +491,7 @@ class TestSelection:
             replica_set.uri, serverSelectionTimeoutMS=400, hooks=[kill_all]
         ) as client:
             mine = client[seeded.database.name][seeded.name]
-            async with replica_set.drop_reply("update", namespace=seeded.full_name):
+            async with replica_set.faults.drop_reply("update", namespace=seeded.full_name):
                 with pytest.raises(AutoReconnect) as caught:
                     await mine.update_one({"_id": 1}, {"$inc": {"n": 1}})
         assert not isinstance(caught.value, ServerSelectionTimeoutError)

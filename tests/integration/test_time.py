@@ -74,7 +74,9 @@ class TestDeadlines:
         """When time is over, the error is a timeout that tells the last error."""
         await collection.insert_one({"_id": 1})
         started = time.monotonic()
-        async with replica_set.drop_reply("update", times=None, namespace=collection.full_name):
+        async with replica_set.faults.drop_reply(
+            "update", times=None, namespace=collection.full_name
+        ):
             async with deadline(1.2):
                 with pytest.raises(DeadlineExceeded) as caught:
                     await collection.update_one({"_id": 1}, {"$inc": {"n": 1}})

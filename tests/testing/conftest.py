@@ -17,7 +17,7 @@ CHECKOUT = Path(aioretry.testing.__file__).parents[2]
 
 @pytest.fixture(scope="package")
 def shared_set() -> Iterator[ReplicaSet]:
-    with ReplicaSet(proxied=True) as servers:
+    with ReplicaSet(faults=True) as servers:
         yield servers
 
 

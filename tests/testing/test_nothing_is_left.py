@@ -17,7 +17,7 @@ from aioretry.testing._processes import KeeperError
 RUNNER = """
 import json, sys
 from aioretry.testing import ReplicaSet
-with ReplicaSet(2, proxied=True) as servers:
+with ReplicaSet(2, faults=True) as servers:
     pids = [member.pid for member in servers.members]
     print(json.dumps([pids, str(servers.members[0].log.parent)]), flush=True)
     sys.stdin.read()
@@ -66,7 +66,7 @@ def test_frozen_server(run_python, eventually: Callable[..., None]) -> None:
 
 async def test_exception() -> None:
     """An exception inside the block leaves nothing behind."""
-    deployment = ReplicaSet(1, proxied=True)
+    deployment = ReplicaSet(1, faults=True)
     others = set(threading.enumerate())
 
     async def fail() -> None:

@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
 
 import pymongo
@@ -65,7 +64,7 @@ async def test_client_stays_on_the_proxies(
 
 def test_drop_reply(servers: ReplicaSet, collection) -> None:
     """A write whose reply is lost is applied once, and the client is told of a lost connection."""
-    with servers.drop_reply("update") as fault:
+    with servers.faults.drop_reply("update") as fault:
         with pytest.raises(AutoReconnect):
             collection.update_one({"_id": "reply"}, {"$inc": {"n": 1}}, upsert=True)
         assert (1, 1) == (fault.fired, fault.seen)
@@ -78,7 +77,7 @@ def test_drop_reply(servers: ReplicaSet, collection) -> None:
 
 def test_drop_request(servers: ReplicaSet, collection) -> None:
     """A request that is lost is not applied."""
-    with servers.drop_request("update") as fault:
+    with servers.faults.drop_request("update") as fault:
         with pytest.raises(AutoReconnect):
             collection.update_one({"_id": "request"}, {"$inc": {"n": 1}}, upsert=True)
         assert (1, 1) == (fault.fired, fault.seen)
@@ -90,7 +89,7 @@ def test_reply_is_lost_after_the_write(servers: ReplicaSet, collection) -> None:
     """Even a write to many documents is applied when its reply is lost."""
     collection.insert_many([{"many": 0} for _ in range(10)])
 
-    with servers.drop_reply("update"), pytest.raises(AutoReconnect):
+    with servers.faults.drop_reply("update"), pytest.raises(AutoReconnect):
         collection.update_many({"many": 0}, {"$inc": {"many": 1}})
 
     assert 10 == collection.count_documents({"many": 1})
@@ -100,10 +99,10 @@ def test_retryable_write(servers: ReplicaSet) -> None:
     """A client that retries once survives one loss and not two; the write is applied once."""
     with pymongo.MongoClient(servers.uri) as client:
         collection = client.proxy.get_collection("retried")
-        with servers.drop_reply("insert") as fault:
+        with servers.faults.drop_reply("insert") as fault:
             collection.insert_one({"_id": 1})
             assert (1, 2) == (fault.fired, fault.seen)
-        with servers.drop_reply("insert", times=2), pytest.raises(AutoReconnect):
+        with servers.faults.drop_reply("insert", times=2), pytest.raises(AutoReconnect):
             collection.insert_one({"_id": 2})
 
         assert [1, 2] == sorted(collection.distinct("_id"))
@@ -113,12 +112,12 @@ async def test_filters(servers: ReplicaSet, collection) -> None:
     """Another collection, another application and another member are spared."""
     [secondary, _] = await servers.secondaries()
     faults = [
-        servers.drop_reply("insert", namespace="proxy.other"),
-        servers.drop_reply("insert", app_name="other"),
-        servers.drop_reply("insert", member=secondary),
-        servers.drop_reply("delete"),
+        servers.faults.drop_reply("insert", namespace="proxy.other", must_fire=False),
+        servers.faults.drop_reply("insert", app_name="other", must_fire=False),
+        servers.faults.drop_reply("insert", member=secondary, must_fire=False),
+        servers.faults.drop_reply("delete", must_fire=False),
     ]
-    with servers.drop_reply("INSERT", namespace="proxy.c", app_name="tester") as fault:
+    with servers.faults.drop_reply("INSERT", namespace="proxy.c", app_name="tester") as fault:
         with pytest.raises(AutoReconnect):
             collection.insert_one({})
         collection.insert_one({})
@@ -131,7 +130,7 @@ async def test_filters(servers: ReplicaSet, collection) -> None:
 
 async def test_wait_until_fired(servers: ReplicaSet, collection) -> None:
     """A test can wait for a fault to strike, and is told when it doesn't."""
-    async with servers.drop_reply("insert") as fault:
+    async with servers.faults.drop_reply("insert") as fault:
         with pytest.raises(TimeoutError, match="did not strike 1 times"):
             await fault.wait_until_fired(timeout=0.05)
         waiting = asyncio.create_task(fault.wait_until_fired())
@@ -145,7 +144,7 @@ def test_many_clients_at_once(servers: ReplicaSet) -> None:
     lost: list[int] = []
     with (
         pymongo.MongoClient(servers.uri, retryWrites=False, w=1) as client,
-        servers.drop_reply("insert", times=7) as fault,
+        servers.faults.drop_reply("insert", times=7) as fault,
     ):
         collection = client.proxy.get_collection("writers")
 
@@ -173,7 +172,9 @@ def test_large_messages(servers: ReplicaSet, collection) -> None:
         {"_id": f"large {number}", "x": bytes([number]) * 1_000_000} for number in range(20)
     ]
     collection.insert_many(documents[:10])
-    with servers.drop_reply("insert", "find", "getMore", namespace="proxy.other"):
+    with servers.faults.drop_reply(
+        "insert", "find", "getMore", namespace="proxy.other", must_fire=False
+    ):
         collection.insert_many(documents[10:])
 
         assert documents == list(collection.find({"_id": {"$regex": "large"}}).sort("x"))
@@ -270,7 +271,7 @@ async def test_proxy_alone(servers: ReplicaSet) -> None:
         with pymongo.MongoClient(proxy.address, directConnection=True) as client:
             assert proxy.address == client.admin.command("hello")["me"]
         with (
-            proxy.drop_request("ping"),
+            proxy.faults.drop_request("ping"),
             pymongo.MongoClient(proxy.address, directConnection=True, retryReads=False) as client,
             pytest.raises(AutoReconnect),
         ):
@@ -288,25 +289,8 @@ async def test_proxy_alone(servers: ReplicaSet) -> None:
 
 async def test_without_proxies() -> None:
     """Losing messages needs proxies, and the message says so."""
-    with pytest.raises(RuntimeError, match="proxied=True"):
-        ReplicaSet().drop_reply("insert")
-
-
-def test_overhead(servers: ReplicaSet) -> None:
-    """A proxy costs an operation well below a millisecond."""
-    member = servers.members[0]
-
-    def fastest(address: str) -> float:
-        with pymongo.MongoClient(address, directConnection=True) as client:
-            client.admin.command("ping")
-            times = []
-            for _ in range(200):
-                start = time.perf_counter()
-                client.admin.command("ping")
-                times.append(time.perf_counter() - start)
-        return sorted(times)[20]
-
-    assert fastest(member.address) - fastest(member.direct_address) < 0.001
+    with pytest.raises(RuntimeError, match="faults=True"):
+        _ = ReplicaSet().faults
 
 
 def test_closed_while_a_client_connects(servers: ReplicaSet) -> None:

@@ -1,0 +1,97 @@
+"""What faults do. Each is a plain description; the conversation and the links carry it out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_STATE_CHANGES: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
+
+
+@dataclass(frozen=True, slots=True)
+class DropRequest:
+    """The command never reaches the server; the client's connection is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropReply:
+    """The server runs the command and answers; the client's connection is closed instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Nothing goes on until the fault is disarmed; then what was held goes on."""
+
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Nothing goes on for a while, in seconds."""
+
+    seconds: float
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateReply:
+    """The client gets the beginning of the reply, in bytes; then its connection is closed."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CorruptReply:
+    """The client gets a reply of the right length that holds no document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The client gets an error: instead of the command's run, or instead of its answer."""
+
+    body: Mapping[str, Any]
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteConcernError:
+    """The server runs the command, and a write concern error is put into its answer."""
+
+    body: Mapping[str, Any]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Command and answer trickle."""
+
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseConnections:
+    """New connections are reset as soon as they are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Nothing passes in either direction, on any connection; what was sent waits."""
+
+
+Action = (
+    DropRequest
+    | DropReply
+    | Hang
+    | Delay
+    | TruncateReply
+    | CorruptReply
+    | Error
+    | WriteConcernError
+    | Slow
+    | RefuseConnections
+    | Partition
+)
+
+
+def is_state_change(error: Mapping[str, Any]) -> bool:
+    """Say whether an error tells that a server is no primary any more, or is shutting down."""
+    return error.get("code") in _STATE_CHANGES

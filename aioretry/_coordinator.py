@@ -9,7 +9,16 @@ import anyio
 from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
 
 from aioretry import _commands, _verdict
-from aioretry._driver import AttemptResult, Command, Driver, Ending, Lease, Numbering, ServerKind
+from aioretry._driver import (
+    Address,
+    AttemptResult,
+    Command,
+    Driver,
+    Ending,
+    Lease,
+    Numbering,
+    ServerKind,
+)
 from aioretry._flight import Flight, Statement
 from aioretry._selection import Selection
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
@@ -141,7 +150,8 @@ class Coordinator:
         ):
             self.driver.add_label(error, _verdict.RETRYABLE_WRITE)
         lost = False
-        if server is not None and _verdict.may_be_retryable(error):
+        elsewhere = is_mongos and record.sent and self._has_another(statement, record.address)
+        if server is not None and not elsewhere and _verdict.may_be_retryable(error):
             lost = not await self._selection.settle(server, result.topology_version)
         failure = Failure(error, record.sent, result.numbered, lost, is_mongos)
         if statement.retries is None:
@@ -159,6 +169,11 @@ class Coordinator:
                 self._announce(statement, record, error, verdict)
                 if verdict.wait > 0:
                     await anyio.sleep(verdict.wait)
+
+    def _has_another(self, statement: Statement, failed: Address | None) -> bool:
+        """Tell whether a retry need not wait for news of the router that failed."""
+        spent = statement.avoid | {failed}
+        return any(address not in spent for address in self.driver.view().writable)
 
     def _give_up(self, statement: Statement, verdict: GiveUp) -> None:
         error = verdict.error

@@ -39,6 +39,7 @@ DRIVER_MODULES = {
     "pymongo.topology",
     "pymongo.topology_description",
 }
+LEDGER = PACKAGE / "testing" / "_ledger.py"
 CORE = {module for rank in RANKS[:-1] for module in rank}
 
 
@@ -138,13 +139,23 @@ def test_the_verdict_is_pure():
 
 
 def test_the_wire_code_shares_nothing_with_what_it_tests():
-    """The test kit's wire code imports `bson`, the standard library and itself alone."""
-    for path in (PACKAGE / "testing").rglob("*.py"):
+    """The test kit imports `bson`, the standard library and itself alone, the ledger apart."""
+    for path in set((PACKAGE / "testing").rglob("*.py")) - {LEDGER}:
         roots = {name.split(".")[0] for name in imports_of(path)}
         assert not {"pymongo", "motor"} & roots, path.name
         assert not [
             n for n in imports_of(path) if n.startswith("aioretry.") and "testing" not in n
         ], path.name
+
+
+def test_the_ledger_imports_values_only():
+    """The test kit's ledger knows outcomes and PyMongo's values, and no client code."""
+    allowed = {"errors", "read_concern", "read_preferences", "write_concern"}
+    modules = {".".join(name.split(".")[:2]) for name in imports_of(LEDGER)}
+    ours = {name for name in modules if name.startswith("aioretry.")}
+    drivers = {name for name in modules if name.split(".")[0] in {"pymongo", "motor"}}
+    assert {"aioretry.errors"} == ours
+    assert {f"pymongo.{name}" for name in allowed} == drivers
 
 
 def test_no_metaprogramming():

@@ -1,22 +1,33 @@
 """A test kit: real MongoDB servers, and faults between them and their clients, on purpose."""
 
 from aioretry.testing._admin import CommandFailedError
+from aioretry.testing._black_pipe import BlackPipe, PipeMember
 from aioretry.testing._election import NoPrimaryError
 from aioretry.testing._fail_points import FailPoint
 from aioretry.testing._fault import Fault, FaultNotFiredError
 from aioretry.testing._faults import Faults, Only
+from aioretry.testing._ledger import Entry, KeyCount, Ledger, LedgerError, LedgerReport
 from aioretry.testing._member import Member
 from aioretry.testing._mongod import Mongod, MongodNotFoundError, find_mongod
+from aioretry.testing._mongos import FakeMongos, FakeMongoses
 from aioretry.testing._proxy import Proxy
 from aioretry.testing._replica_set import ReplicaSet, Standalone
 from aioretry.testing._server import MemberState, MongodStartError
 
 __all__ = [
+    "BlackPipe",
     "CommandFailedError",
+    "Entry",
     "FailPoint",
+    "FakeMongos",
+    "FakeMongoses",
     "Fault",
     "FaultNotFiredError",
     "Faults",
+    "KeyCount",
+    "Ledger",
+    "LedgerError",
+    "LedgerReport",
     "Member",
     "MemberState",
     "Mongod",
@@ -24,6 +35,7 @@ __all__ = [
     "MongodStartError",
     "NoPrimaryError",
     "Only",
+    "PipeMember",
     "Proxy",
     "ReplicaSet",
     "Standalone",

@@ -20,6 +20,7 @@ from aioretry.testing._proxy import Proxy
 from aioretry.testing._server import PAUSE, START_TIMEOUT, MemberState, MongodStartError, Server
 
 _MOST_MEMBERS: Final = 7  # more can't all vote
+_AWAY: Final = 10.0  # seconds that a primary leaves to the others before its restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,28 @@ class Cluster:
         server.wait_until_up(may_move=False)
         if self._settings.set_name is not None:
             wait_until_ready(server, deadline)
+
+    def rolling_restart(self) -> None:
+        """Shut down and start every member again, the primary last, after it has stepped down.
+
+        Raises:
+            MongodStartError: a server did not end or start, or get ready.
+            NoPrimaryError: none is primary within a minute.
+        """
+        primary = self.wait_for_primary(START_TIMEOUT, None)
+        for server in self.servers:
+            if server is not primary:
+                self._shut_down_and_start(server)
+        if len(self.servers) > 1:
+            depose(primary, _AWAY, alone=False)
+            self.wait_for_primary(START_TIMEOUT, primary)
+        self._shut_down_and_start(primary)
+        self.wait_for_primary(START_TIMEOUT, None)
+
+    def _shut_down_and_start(self, server: Server) -> None:
+        if server.state is MemberState.RUNNING:
+            server.stop()
+        self.restart(server)
 
     def heal(self) -> None:
         """Thaw and restart whatever is frozen or dead, and wait until every server is ready.

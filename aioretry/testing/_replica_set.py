@@ -118,6 +118,17 @@ class ReplicaSet(Deployment):
         """
         return self._member(await to_thread.run_sync(self._cluster.step_down, seconds))
 
+    async def rolling_restart(self) -> None:
+        """Restart every member, as for an upgrade: a clean shutdown each, the primary last.
+
+        The primary steps down first. A one-member set is away meanwhile.
+
+        Raises:
+            MongodStartError: a server did not end or start, or did not get ready within a minute.
+            NoPrimaryError: none became primary within a minute.
+        """
+        await to_thread.run_sync(self._cluster.rolling_restart)
+
     def _find_server(self) -> Server:
         primary = find_primary(self._cluster.servers)
         if primary is None:

@@ -1,5 +1,6 @@
 """One mongod: its process, its folder, and short commands to it."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from enum import Enum
@@ -16,6 +17,7 @@ ASK_TIMEOUT: Final = 3.0
 PAUSE: Final = 0.02  # seconds between two looks at something that is about to change
 
 _ADDRESS_IN_USE: Final = 48  # mongod's exit code
+_SHUTDOWN: Final = {"shutdown": 1, "force": True, "timeoutSecs": 1}
 _PORT_TRIES: Final = 5
 _TAIL_LINES: Final = 20
 _TAIL_WIDTH: Final = 500
@@ -130,6 +132,21 @@ class Server:
     def kill(self) -> None:
         """Kill it with SIGKILL and wait until it is gone."""
         self._processes.kill(self.pid)
+        self.state = MemberState.DEAD
+
+    def stop(self) -> None:
+        """Ask it to shut down, as an operator would, and wait until it is gone.
+
+        Raises:
+            MongodStartError: it did not end within a minute.
+        """
+        with contextlib.suppress(ConnectionError):  # that is how it agrees
+            self.command(_SHUTDOWN, timeout=START_TIMEOUT)
+        deadline = time.monotonic() + START_TIMEOUT
+        while self._processes.poll(self.pid) is None:
+            if time.monotonic() > deadline:
+                raise self.start_error(f"did not end within {START_TIMEOUT:.0f} seconds")
+            time.sleep(PAUSE)
         self.state = MemberState.DEAD
 
     def freeze(self) -> None:

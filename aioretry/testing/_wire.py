@@ -21,7 +21,8 @@ OP_MSG: Final = 2013
 HEADER_SIZE: Final = 16
 MAX_MESSAGE_SIZE: Final = 48_000_000 + 16_384
 
-MORE_TO_COME: Final = 2
+MORE_TO_COME: Final = 1 << 1
+EXHAUST_ALLOWED: Final = 1 << 16
 _CHECKSUM_PRESENT: Final = 1
 _CHECKSUM_SIZE: Final = 4
 
@@ -170,19 +171,22 @@ def command_of(message: bytes | bytearray) -> dict[str, Any]:
     return command
 
 
-def reply_of(message: bytes | bytearray, body: Mapping[str, Any]) -> bytes:
+def reply_of(
+    message: bytes | bytearray, body: Mapping[str, Any], *, more_to_come: bool = False
+) -> bytes:
     """Build the reply to a request, of the kind that its sender understands.
 
     Args:
-        message: the whole request.
+        message: the whole request; or the reply before, in a stream of replies.
         body: the document to answer.
+        more_to_come: whether another reply will follow by itself; OP_MSG only.
 
     Raises:
         WireError: the message is malformed, or no request.
     """
     header = _header_of_whole(message)
     if header.opcode == OP_MSG:
-        opcode, prefix = OP_MSG, _UINT.pack(0) + b"\0"
+        opcode, prefix = OP_MSG, _UINT.pack(MORE_TO_COME if more_to_come else 0) + b"\0"
     elif header.opcode == OP_QUERY:
         opcode, prefix = OP_REPLY, struct.pack("<iqii", _AWAIT_CAPABLE, 0, 0, 1)
     else:

@@ -26,6 +26,7 @@ from aioretry._driver import (
     ServerView,
     TopologyView,
 )
+from aioretry._selection import Selection
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy
 from aioretry._write_path import Write
@@ -209,6 +210,24 @@ async def test_sharded_retries_avoid_the_failed_mongos():
     await write
     assert {A, B} == {event.address for event in events[:2]}
     assert 4 == len(driver.calls)
+
+
+async def test_where_another_mongos_is_known_nobody_waits(monkeypatch):
+    """News of the mongos that failed are waited for only where no other one could be asked."""
+    settled = []
+
+    async def settle(self, server, version):
+        settled.append(server.address)
+        return True
+
+    monkeypatch.setattr(Selection, "settle", settle)
+    unreachable = {"ok": 0, "code": 6, "errorLabels": ["RetryableWriteError"]}
+    failures = [OperationFailure("unreachable", 6, unreachable) for _ in range(2)]
+    driver = Driver(*failures, OK)
+    driver.set_servers(server(A, ServerKind.MONGOS), server(B, ServerKind.MONGOS))
+    await begin(driver, deadline=Deadline.after(60))
+    assert 3 == len(driver.calls)
+    assert 1 == len(settled)  # when both had failed
 
 
 async def test_a_server_that_vanishes_before_the_attempt_costs_nothing():

@@ -1,0 +1,200 @@
+"""Retries in a sharded cluster: two fake mongoses before a real replica set."""
+
+import asyncio
+import contextlib
+import itertools
+
+import pytest
+from pymongo.errors import AutoReconnect
+
+from aioretry import RetryClient, deadline
+from aioretry.testing import FakeMongoses, Ledger
+
+RETRYABLE = ["RetryableWriteError"]
+
+
+@pytest.fixture
+async def cluster(replica_set):
+    async with FakeMongoses(replica_set) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def client(cluster):
+    async with RetryClient(cluster.uri, w="majority", journal=True) as client:
+        await both_are_known(client)
+        yield client
+
+
+async def both_are_known(client):
+    """Wait until the driver knows both routers, and could choose either."""
+    client.delegate.admin.command("ping")  # it begins to look
+    async with asyncio.timeout(20):
+        while not all(
+            server.is_writable
+            for server in client.delegate.topology_description.server_descriptions().values()
+        ):
+            await asyncio.sleep(0.01)
+
+
+async def update(collection, document=1):
+    """Count in a document, and tell who was asked."""
+    async with collection.operation() as op:
+        await op.update_one({"_id": document}, {"$inc": {"n": 1}}, upsert=True)
+    return [attempt.address for attempt in op.attempts]
+
+
+def every_other():
+    """A condition that holds for every other command."""
+    turns = itertools.cycle([True, False])
+    return lambda _command: next(turns)
+
+
+def address_of(mongos):
+    return (mongos.host, mongos.port)
+
+
+async def test_every_retry_goes_to_the_other(cluster, client, collection, stored):
+    """A hundred retries after a hundred errors of one mongos are sent to the other one."""
+    bad, good = cluster.mongoses
+    histories = []
+    async with cluster.faults.error(6, "update", labels=RETRYABLE, member=bad, times=100) as fault:
+        while fault.fired < 100:
+            histories.append(await update(collection))
+
+    retried = [history for history in histories if len(history) > 1]
+    assert [[address_of(bad), address_of(good)]] * 100 == retried
+    assert {"_id": 1, "n": len(histories)} == stored.find_one()
+
+
+@pytest.mark.parametrize("fault", ["drop_reply", "drop_request", "truncate"])
+async def test_a_lost_connection(cluster, client, collection, stored, fault):
+    """After a lost connection, too, the other one is asked, and the write is made once."""
+    faults = cluster.faults
+    arm = {
+        "drop_reply": faults.drop_reply,
+        "drop_request": faults.drop_request,
+        "truncate": lambda name: faults.truncate_reply(20, name),
+    }[fault]
+    for number in range(1, 11):
+        await both_are_known(client)
+        async with arm("update"):
+            first, second = await update(collection)
+        assert first != second
+        assert {"_id": 1, "n": number} == stored.find_one()
+
+
+async def test_one_is_left(cluster, client, collection, stored):
+    """Where there is nobody else, the retry goes to the one that failed."""
+    left, gone = cluster.mongoses
+    await cluster.kill(gone)
+    await update(collection)  # the driver learns it
+    async with cluster.faults.drop_reply("update", member=left):
+        history = await update(collection)
+    assert [address_of(left)] * 2 == history
+    assert {"_id": 1, "n": 2} == stored.find_one()
+
+
+async def test_the_avoided_one_is_avoided_after_a_wait(cluster, collection, replica_set, stored):
+    """A mongos that failed is still avoided after a wait in which no server could be chosen."""
+    bad, good = cluster.mongoses
+    closed = asyncio.Event()
+    looked_in_vain = 0
+
+    def selector(servers):
+        nonlocal looked_in_vain
+        looked_in_vain += closed.is_set()
+        return [] if closed.is_set() else servers
+
+    def close_for_a_while(event):
+        closed.set()
+        asyncio.get_running_loop().call_later(0.02, closed.clear)
+
+    async with RetryClient(
+        cluster.uri, server_selector=selector, hooks=[close_for_a_while]
+    ) as client:
+        await both_are_known(client)
+        writes = client[collection.database.name][collection.name]
+        error = cluster.faults.error(6, "update", labels=RETRYABLE, member=bad, times=20)
+        async with error:
+            while error.fired < 20:
+                history = await update(writes)
+                assert history in ([address_of(good)], [address_of(bad), address_of(good)])
+    assert looked_in_vain >= 20
+
+
+async def test_both_fail(cluster, client, collection, stored):
+    """Under a deadline both are tried again and again, once each in turn at first."""
+    async with cluster.faults.error(6, "update", labels=RETRYABLE, times=5) as fault:
+        async with deadline(20):
+            history = await update(collection)
+    assert 5 == fault.fired
+    assert 6 == len(history)
+    assert history[0] != history[1]
+    assert {"_id": 1, "n": 1} == stored.find_one()
+
+
+async def test_at_most_once(cluster, client, collection, stored):
+    """Of 200 writes, each with a lost answer, on either mongos, every one is made exactly once."""
+    struck = set()
+
+    def first_of_its_kind(command):
+        """Whether this statement comes for the first time; a retry has the same id."""
+        identity = (bytes(command["lsid"]["id"]), command["txnNumber"])
+        return identity not in struck and not struck.add(identity)
+
+    async with cluster.faults.drop_reply("insert", times=None, where=first_of_its_kind) as fault:
+        numbers = itertools.count()
+
+        async def write():
+            async with deadline(60):
+                for _ in range(10):
+                    await collection.insert_one({"_id": next(numbers)})
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(write())
+    assert 200 == fault.fired
+    assert list(range(200)) == sorted(document["_id"] for document in stored.find())
+
+
+async def test_outcomes_without_a_deadline(cluster, client, collection):
+    """Of 200 increments among lost answers, none is lost, doubled or misreported."""
+    ledger = Ledger()
+
+    async def write(writer):
+        for _ in range(10):
+            increment = collection.update_one({"_id": writer}, {"$inc": {"n": 1}}, upsert=True)
+            with contextlib.suppress(AutoReconnect):
+                await ledger.write(writer, increment)
+
+    async with cluster.faults.drop_reply("update", times=None, where=every_other()) as fault:
+        async with asyncio.TaskGroup() as group:
+            for writer in range(20):
+                group.create_task(write(writer))
+    assert fault.fired >= 100
+    assert 200 == len(ledger.entries)
+    await ledger.check_counters(collection, "n")
+
+
+async def test_an_election_behind_them(replica_set, cluster, client, collection, stored):
+    """An election behind the mongoses is a pause to writes under a deadline; each is made once."""
+    stop = asyncio.Event()
+
+    async def write(writer):
+        count = 0
+        async with deadline(60):
+            while not stop.is_set():
+                await collection.update_one({"_id": writer}, {"$inc": {"n": 1}}, upsert=True)
+                count += 1
+        return count
+
+    writers = [asyncio.create_task(write(writer)) for writer in range(10)]
+    old = await replica_set.step_down()
+    new = await replica_set.wait_for_primary(other_than=old)
+    await replica_set.kill(new)
+    await replica_set.wait_for_primary(other_than=new)
+    await collection.insert_one({"_id": "after"})
+    stop.set()
+    counts = await asyncio.gather(*writers)
+    assert counts == [stored.find_one({"_id": writer})["n"] for writer in range(10)]

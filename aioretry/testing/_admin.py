@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from aioretry.testing._wire import HEADER_SIZE, body_of, header_of, request_of
 
+_DEFAULT_PORT: Final = 27017
+
 _request_ids: Final = itertools.count(1)
 
 
@@ -53,6 +55,20 @@ def run_command(
         message = f"{next(iter(command))} on {host}:{port}: {reply.get('errmsg')}"
         raise CommandFailedError(message, int(reply.get("code", 0)))
     return reply
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Give host and port of an address as `db1:27017`, `db1` or `[::1]:27017`.
+
+    Raises:
+        ValueError: the port is no number.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):  # an IPv6 address without a port
+        return text.strip("[]"), _DEFAULT_PORT
+    if not port.isdecimal():
+        raise ValueError(f"{text!r} is no address: host or host:port is needed")
+    return host.strip("[]"), int(port)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

@@ -7,13 +7,12 @@ from typing import Final, Self
 
 from anyio import CancelScope, to_thread
 
-from aioretry.testing._admin import CommandFailedError, run_command
+from aioretry.testing._admin import CommandFailedError, run_command, split_address
 from aioretry.testing._faults import Faults
 from aioretry.testing._proxy import Proxy
 
 _URI: Final = re.compile(r"mongodb://(?P<user>[^@/?]*@)?(?P<hosts>[^/?]+)(?P<rest>[/?].*)?")
 _TLS: Final = re.compile(r"[?&](tls|ssl)=true(&|$)", re.IGNORECASE)
-_DEFAULT_PORT: Final = 27017
 _TIMEOUT: Final = 10.0
 _HELLO: Final = {"isMaster": 1}  # every server version knows this name
 
@@ -64,7 +63,7 @@ class BlackPipe:
         self._user = match["user"] or ""
         self._seeds = match["hosts"].split(",")
         for seed in self._seeds:
-            _address(seed)
+            split_address(seed)  # refuses what it can't be
         self._rest = match["rest"] or "/"
         self._proxies: list[Proxy] = []
         self._members: tuple[PipeMember, ...] = ()
@@ -112,7 +111,7 @@ class BlackPipe:
         servers = self._discover()
         try:
             for server in servers:
-                proxy = Proxy(*_address(server), names=names)
+                proxy = Proxy(*split_address(server), names=names)
                 self._proxies.append(proxy)
                 proxy.start()
                 names[server] = proxy.address
@@ -166,19 +165,10 @@ class BlackPipe:
         failures = []
         for seed in self._seeds:
             try:
-                hello = run_command(*_address(seed), _HELLO, timeout=_TIMEOUT)
+                hello = run_command(*split_address(seed), _HELLO, timeout=_TIMEOUT)
             except (OSError, CommandFailedError) as exc:
                 failures.append(f"{seed}: {exc}")
             else:
                 named = [hello.get(key, ()) for key in ("hosts", "passives", "arbiters")]
                 return [address for addresses in named for address in addresses] or self._seeds
         raise OSError(f"none of the hosts answers: {'; '.join(failures)}")
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):  # an IPv6 address without a port
-        return text.strip("[]"), _DEFAULT_PORT
-    if not port.isdecimal():
-        raise ValueError(f"uri has the host {text!r}: host or host:port is needed")
-    return host.strip("[]"), int(port)

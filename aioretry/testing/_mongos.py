@@ -8,6 +8,7 @@ from typing import Protocol, Self
 from anyio import CancelScope, to_thread
 from bson import ObjectId
 
+from aioretry.testing._admin import split_address
 from aioretry.testing._conversation import Conversation
 from aioretry.testing._fault import FaultList
 from aioretry.testing._faults import Faults
@@ -175,7 +176,7 @@ class FakeMongoses:
         servers = [member.direct_address for member in self._deployed.members]
         if not servers:
             raise RuntimeError("the replica set was not started")
-        shard = Shard([_split(server) for server in servers])
+        shard = Shard([split_address(server) for server in servers])
         self._mongoses = tuple(FakeMongos(index, shard) for index in range(self._count))
         try:
             for mongos in self._mongoses:
@@ -224,8 +225,3 @@ class FakeMongoses:
     ) -> None:
         with CancelScope(shield=True):
             await to_thread.run_sync(self.__exit__, exc_type, exc, traceback)
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)

@@ -1,0 +1,204 @@
+"""The pytest plugin: a real replica set, faults and a ledger as fixtures.
+
+It is active wherever aioretry is installed (entry point `pytest11`), and starts nothing until a
+test asks for it.
+"""
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from aioretry.testing._admin import run_command, split_address
+from aioretry.testing._black_pipe import BlackPipe
+from aioretry.testing._fault import FaultNotFiredError
+from aioretry.testing._faults import Faults
+from aioretry.testing._ledger import Ledger
+from aioretry.testing._mongod import MongodNotFoundError
+from aioretry.testing._replica_set import ReplicaSet
+from aioretry.testing._server import MemberState
+
+URI_VARIABLE: Final = "AIORETRY_TEST_URI"
+
+_NAME: Final = "mongo_replica_set"  # of the fixture and of the marker
+_MARKER_HELP: Final = (
+    f"{_NAME}(members=1, version=None, processes=False): what the fixture of this name is to be "
+    "for the test: how many members, which version of the server (as '5.0'; the test runs on each "
+    "of a list), and whether the test kills, freezes or restarts servers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a test asks for.
+
+    Attributes:
+        members: how many members.
+        version: the server's version; None for any.
+        processes: whether it is about to break server processes.
+    """
+
+    members: int = 1
+    version: str | None = None
+    processes: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.version or 'mongo'}x{self.members}"
+
+
+class Deployments:
+    """The deployments of one test session, each started when it is first wanted."""
+
+    def __init__(self, uri: str | None) -> None:
+        self._uri = uri
+        self._stack = ExitStack()
+        self._running: dict[tuple[int, str | None], ReplicaSet] = {}
+        self._pipe: BlackPipe | None = None
+
+    def give(self, wanted: Wanted) -> ReplicaSet | BlackPipe:
+        """Give what is wanted, or skip the test."""
+        return self._existing(wanted) if self._uri else self._started(wanted)
+
+    def close(self) -> None:
+        """End all."""
+        self._stack.close()
+
+    def _started(self, wanted: Wanted) -> ReplicaSet:
+        key = (wanted.members, wanted.version)
+        if key not in self._running:
+            servers = ReplicaSet(wanted.members, wanted.version, faults=True)
+            try:
+                servers.start()
+            except MongodNotFoundError as exc:
+                pytest.fail(str(exc), pytrace=False)
+            self._stack.callback(servers.close)
+            self._running[key] = servers
+        return self._running[key]
+
+    def _existing(self, wanted: Wanted) -> BlackPipe:
+        if self._pipe is None:
+            pipe = BlackPipe(self._uri or "")
+            pipe.start()
+            self._stack.callback(pipe.close)
+            self._pipe = pipe
+        lacking = _lacking(self._pipe, wanted)
+        if lacking:
+            pytest.skip(f"the deployment in {URI_VARIABLE} {lacking}")
+        return self._pipe
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARKER_HELP)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test with what its marker asks for; more than once if it names several versions."""
+    marker = metafunc.definition.get_closest_marker(_NAME)
+    if marker is None or _NAME not in metafunc.fixturenames:
+        return
+    wanted = _wanted(*marker.args, **marker.kwargs)
+    metafunc.parametrize(_NAME, wanted, indirect=True, ids=str, scope="session")
+
+
+@pytest.fixture(scope="session")
+def _mongo_deployments() -> Iterator[Deployments]:
+    deployments = Deployments(os.environ.get(URI_VARIABLE))
+    try:
+        yield deployments
+    finally:
+        deployments.close()
+
+
+@pytest.fixture(scope="session")
+def mongo_replica_set(
+    request: pytest.FixtureRequest, _mongo_deployments: Deployments
+) -> ReplicaSet | BlackPipe:
+    """A running replica set of real servers with proxies before them; for the whole session.
+
+    It has one member, or as many as a marker of the same name asks for. Where the environment
+    variable `AIORETRY_TEST_URI` names a deployment, that one is used, behind a `BlackPipe`; then
+    there are no processes to kill. Servers that a test leaves dead or frozen are brought back
+    after it.
+    """
+    return _mongo_deployments.give(getattr(request, "param", None) or Wanted())
+
+
+@pytest.fixture
+def faults(mongo_replica_set: ReplicaSet | BlackPipe) -> Iterator[Faults]:
+    """What the proxies before `mongo_replica_set` can do wrong, for one test.
+
+    A fault that never struck fails the test, unless it was declared with `must_fire=False`. All
+    are disarmed after the test.
+    """
+    faults = mongo_replica_set.faults
+    try:
+        yield faults
+    finally:
+        faults.clear()
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A ledger for one test; a test that records writes in it and never checks them fails."""
+    return Ledger()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail a test that passed, and has faults that never struck or writes never checked."""
+    result = yield
+    fixtures: dict[str, Any] = getattr(item, "funcargs", {})
+    used = fixtures.get("faults")
+    if isinstance(used, Faults):
+        try:
+            used.verify()
+        except FaultNotFiredError as exc:
+            pytest.fail(str(exc), pytrace=False)
+    kept = fixtures.get("ledger")
+    if isinstance(kept, Ledger) and kept.unchecked:
+        pytest.fail(
+            f"{kept!r}: writes were recorded and never checked; call one of its check methods",
+            pytrace=False,
+        )
+    return result
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Bring servers back that a test has left dead or frozen."""
+    try:
+        return (yield)
+    finally:
+        servers = getattr(item, "funcargs", {}).get(_NAME)
+        if isinstance(servers, ReplicaSet) and any(
+            member.state is not MemberState.RUNNING for member in servers.members
+        ):
+            anyio.run(servers.heal)
+
+
+def _wanted(
+    members: int = 1, version: str | Sequence[str] | None = None, *, processes: bool = False
+) -> list[Wanted]:
+    versions = [version] if version is None or isinstance(version, str) else list(version)
+    return [Wanted(members, one, processes) for one in versions]
+
+
+def _lacking(pipe: BlackPipe, wanted: Wanted) -> str | None:
+    """What an existing deployment lacks of what a test wants."""
+    if wanted.processes:
+        return "has no processes that a test may break"
+    if len(pipe.members) < wanted.members:
+        return f"has {len(pipe.members)} members, not {wanted.members}"
+    if wanted.version is not None and not _version_of(pipe).startswith(f"{wanted.version}."):
+        return f"is no {wanted.version}"
+    return None
+
+
+def _version_of(pipe: BlackPipe) -> str:
+    server = split_address(pipe.members[0].direct_address)
+    return str(run_command(*server, {"buildInfo": 1}, timeout=10.0)["version"])

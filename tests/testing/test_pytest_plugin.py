@@ -1,0 +1,199 @@
+"""The pytest plugin, in test runs of its own."""
+
+import pytest
+
+from aioretry.testing import ReplicaSet
+from aioretry.testing._mongod import _cache
+
+pytest_plugins = ["pytester"]
+
+INI = """
+    [pytest]
+    asyncio_mode = auto
+    asyncio_default_fixture_loop_scope = function
+    filterwarnings = error
+    addopts = --strict-markers --strict-config
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Run a file of tests in a process of its own."""
+    monkeypatch.delenv("AIORETRY_TEST_URI", raising=False)
+    # The runs have another HOME, and would fetch the server into it.
+    monkeypatch.setenv("AIORETRY_CACHE", str(_cache()))
+    pytester.makeini(INI)
+
+    def run(source: str) -> pytest.RunResult:
+        pytester.makepyfile(source)
+        return pytester.runpytest_subprocess("-rA", "-p", "no:cacheprovider", timeout=180)
+
+    return run
+
+
+def test_fixtures(run) -> None:
+    """One set of one member serves sync and async tests; faults strike and are gone after."""
+    result = run(
+        """
+        import pymongo
+        import pytest
+        from pymongo.errors import AutoReconnect
+        from aioretry import RetryClient
+        from aioretry.testing import ReplicaSet
+
+        seen = []
+
+        def test_sync(mongo_replica_set, faults):
+            assert isinstance(mongo_replica_set, ReplicaSet)
+            seen.append(mongo_replica_set)
+            assert len(mongo_replica_set.members) == 1
+            with pymongo.MongoClient(mongo_replica_set.uri, retryWrites=False) as client:
+                faults.drop_reply("insert", times=None)
+                with pytest.raises(AutoReconnect):
+                    client.shop.orders.insert_one({"_id": 1})
+
+        async def test_async(mongo_replica_set, faults, ledger):
+            assert seen == [mongo_replica_set]
+            assert faults.declared == ()
+            async with RetryClient(mongo_replica_set.uri, w="majority", journal=True) as client:
+                orders = client.shop.orders
+                with faults.drop_reply("insert"):
+                    await ledger.write(2, orders.insert_one({"_id": 2}))
+                await ledger.check_marks(orders)
+                assert await orders.count_documents({}) == 2
+        """
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_what_fails_a_test(run) -> None:
+    """A fault that never struck and a write that was never checked fail the test, by name."""
+    result = run(
+        """
+        import pytest
+        from aioretry import Outcome
+
+        def test_idle_fault(faults):
+            faults.drop_reply("insert", namespace="shop.orders")
+
+        def test_idle_fault_that_is_meant(faults):
+            faults.drop_reply("insert", must_fire=False)
+
+        def test_unchecked(ledger):
+            ledger.record("a", Outcome.APPLIED)
+
+        def test_checked(ledger):
+            ledger.record("a", Outcome.APPLIED)
+            ledger.check({"a": 1})
+
+        def test_that_fails_by_itself(faults, ledger):
+            faults.drop_reply("insert")
+            ledger.record("a", Outcome.APPLIED)
+            assert False, "by itself"
+        """
+    )
+    result.assert_outcomes(passed=2, failed=3)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*DropReply(insert, namespace=shop.orders)*never struck*",
+            "*<Ledger 1 write, 1 applied, 1 unchecked>: writes were recorded and never checked*",
+            "*AssertionError: by itself*",
+        ]
+    )
+
+
+def test_marker(run) -> None:
+    """A marker says how many members and which version; what a test broke is whole for the next."""
+    result = run(
+        """
+        import pymongo
+        import pytest
+
+        def test_default(mongo_replica_set):
+            assert len(mongo_replica_set.members) == 1
+
+        @pytest.mark.mongo_replica_set(members=3, processes=True)
+        class TestThree:
+            async def test_break(self, mongo_replica_set):
+                assert len(mongo_replica_set.members) == 3
+                await mongo_replica_set.freeze(mongo_replica_set.members[1])
+                await mongo_replica_set.kill(await mongo_replica_set.primary())
+
+            async def test_whole(self, mongo_replica_set):
+                assert len(await mongo_replica_set.secondaries()) == 2
+
+        @pytest.mark.mongo_replica_set(version=["6.0"])
+        def test_version(mongo_replica_set, faults):
+            with pymongo.MongoClient(mongo_replica_set.uri) as client:
+                assert client.server_info()["version"].startswith("6.0.")
+        """
+    )
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines_random(["PASSED *test_version?6.0x1?*"])
+
+
+def test_existing_deployment(run, monkeypatch, shared_set: ReplicaSet) -> None:
+    """A deployment that is there already is used, with faults; what it can't do is skipped."""
+    addresses = ",".join(member.direct_address for member in shared_set.members)
+    monkeypatch.setenv("AIORETRY_TEST_URI", f"mongodb://{addresses}/?replicaSet=rs0")
+    result = run(
+        """
+        import pymongo
+        import pytest
+        from aioretry.testing import BlackPipe
+
+        @pytest.mark.mongo_replica_set(members=3)
+        def test_used(mongo_replica_set, faults):
+            assert isinstance(mongo_replica_set, BlackPipe)
+            with pymongo.MongoClient(mongo_replica_set.uri) as client:
+                with faults.drop_request("find") as fault:
+                    client.shop.orders.find_one()
+                assert fault.fired == 1
+
+        @pytest.mark.mongo_replica_set(processes=True)
+        def test_processes(mongo_replica_set):
+            pass
+
+        @pytest.mark.mongo_replica_set(members=5)
+        def test_size(mongo_replica_set):
+            pass
+
+        @pytest.mark.mongo_replica_set(version=["4.4", "6.0"])
+        def test_version(mongo_replica_set):
+            pass
+        """
+    )
+    result.assert_outcomes(passed=2, skipped=3)
+    result.stdout.fnmatch_lines_random(
+        [
+            "SKIPPED *AIORETRY_TEST_URI has no processes that a test may break",
+            "SKIPPED *AIORETRY_TEST_URI has 3 members, not 5",
+            "SKIPPED *AIORETRY_TEST_URI is no 4.4",
+        ]
+    )
+
+
+def test_nothing_starts_by_itself(run) -> None:
+    """Where no test asks for it, the plugin costs no server, and no warning."""
+    result = run(
+        """
+        def test_nothing():
+            pass
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_marker_with_a_mistake(run) -> None:
+    """An argument that doesn't exist is named when tests are collected."""
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.mongo_replica_set(member=3)
+        def test_it(mongo_replica_set):
+            pass
+        """
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*unexpected keyword argument 'member'*"])

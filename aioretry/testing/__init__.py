@@ -12,6 +12,7 @@ from aioretry.testing._mongod import Mongod, MongodNotFoundError, find_mongod
 from aioretry.testing._mongos import FakeMongos, FakeMongoses
 from aioretry.testing._proxy import Proxy
 from aioretry.testing._replica_set import ReplicaSet, Standalone
+from aioretry.testing._scripted import ScriptedRequest, ScriptedServer
 from aioretry.testing._server import MemberState, MongodStartError
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "PipeMember",
     "Proxy",
     "ReplicaSet",
+    "ScriptedRequest",
+    "ScriptedServer",
     "Standalone",
     "find_mongod",
 ]

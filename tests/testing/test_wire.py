@@ -1,3 +1,4 @@
+import contextlib
 import struct
 from datetime import UTC, datetime
 
@@ -79,6 +80,89 @@ def test_garbage(data: bytes, opcode: int) -> None:
     assert isinstance(name, str)
     assert isinstance(flags, int)
     assert isinstance(body, dict)
+
+
+def sequence(name: bytes, *documents: dict) -> bytes:
+    payload = name + b"\0" + b"".join(map(bson.encode, documents))
+    return b"\x01" + struct.pack("<i", 4 + len(payload)) + payload
+
+
+def test_command() -> None:
+    """Document sequences become arrays of the command, wherever they stand in the message."""
+    command = {"insert": "c", "$db": "d"}
+    documents = sequence(b"documents", {"_id": 1}, {"_id": 2})
+    folded = {**command, "documents": [{"_id": 1}, {"_id": 2}]}
+
+    assert command == _wire.command_of(op_msg(command))
+    assert command == _wire.command_of(op_query(command))
+    assert folded == _wire.command_of(op_msg(command, first=documents))
+    assert folded == _wire.command_of(op_msg(command, checksum=documents))
+    with_checksum = op_msg(command, flags=1, first=documents, checksum=b"abcd")
+    assert folded == _wire.command_of(with_checksum)
+    assert list(folded) == list(_wire.command_of(with_checksum))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        op_msg({"a": 1})[:15],
+        op_msg({"a": 1})[:-1],
+        op_msg({"a": 1}) + b"\0",
+        op_msg({}),
+        op_query({}),
+        op_reply({"a": 1}),
+        op_msg({"a": 1}, first=b"\x02"),
+        op_msg({"a": 1}, first=b"\0" + bson.encode({"b": 1})),
+        op_msg({"a": 1}, first=sequence(b"a")),
+        op_msg({"a": 1}, first=b"\x01" + struct.pack("<i", -1)),
+        op_msg({"a": 1}, first=b"\x01" + struct.pack("<i", 100)),
+        op_msg({"a": 1}, checksum=b"\x01"),
+        struct.pack("<iiii", 16, 0, 0, _wire.OP_MSG),
+        struct.pack("<iiiiI", 20, 0, 0, _wire.OP_MSG, 1),
+    ],
+)
+def test_no_command(message: bytes) -> None:
+    """What is no whole, well-formed request is refused."""
+    with pytest.raises(WireError):
+        _wire.command_of(message)
+
+
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.binary(min_size=4, max_size=100).map(lambda data: op_msg({"a": 1}, checksum=data)),
+        st.binary(min_size=4, max_size=100).map(lambda data: op_msg({"a": 1}, first=data)),
+    ),
+    st.sampled_from([1, 2004, 2012, 2013, 7]),
+    st.booleans(),
+)
+def test_garbage_as_a_request(data: bytes, opcode: int, framed: bool) -> None:
+    """Whatever is taken for a request, it is a command and can be answered, or a WireError."""
+    if framed:
+        data = struct.pack("<iiii", max(16, len(data)), 0, 0, opcode) + data[16:]
+    try:
+        command = _wire.command_of(data)
+    except WireError:
+        with contextlib.suppress(WireError):
+            _wire.reply_of(data, {"ok": 1})
+        return
+    assert command
+    assert {"ok": 1} == _wire.body_of(_wire.reply_of(data, {"ok": 1}))
+
+
+def test_reply() -> None:
+    """A request is answered in its own kind, and by its number."""
+    reply = _wire.reply_of(op_msg({"ping": 1}, flags=1, checksum=b"abcd"), {"ok": 1.0})
+    old = _wire.reply_of(op_query({"ismaster": 1}), {"ok": 1.0})
+
+    assert (len(reply), 0, 5, _wire.OP_MSG) == _wire.header_of(reply)
+    assert op_msg({"ok": 1.0})[16:] == reply[16:]
+    assert (len(old), 0, 3, _wire.OP_REPLY) == _wire.header_of(old)
+    assert op_reply({"ok": 1.0})[16:] == old[16:]
+    for message in (op_reply({}), b"", op_msg({})[:-1]):
+        with pytest.raises(WireError):
+            _wire.reply_of(message, {})
 
 
 def test_hello_request() -> None:

@@ -1,0 +1,577 @@
+"""A server that says what a test tells it to: for what no real server can be brought to say."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias, cast, get_args
+
+from anyio import CancelScope, to_thread
+
+from aioretry.testing._listening_thread import ListeningThread
+from aioretry.testing._wire import (
+    HEADER_SIZE,
+    MORE_TO_COME,
+    WireError,
+    command_of,
+    flags_of,
+    header_of,
+    is_hello,
+    reply_of,
+)
+
+Kind: TypeAlias = Literal["primary", "mongos", "standalone"]
+"""What a scripted server says it is."""
+
+Answer: TypeAlias = Mapping[str, Any] | Callable[["ScriptedRequest"], Mapping[str, Any] | None]
+"""A reply, or what makes one; None from it: it has answered by itself, or nothing is answered."""
+
+_SET_NAME: Final = "scripted"
+_SHOWN: Final = 10  # how many commands an error names
+
+# What drivers send without being asked to, other than hello, and what they are answered.
+_COURTESIES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "buildinfo": {"version": "0.0.0", "versionArray": [0, 0, 0, 0]},
+    "endsessions": {},
+    "killcursors": {"cursorsKilled": [], "cursorsNotFound": [], "cursorsAlive": []},
+    "ping": {},
+}
+
+_HELLO: Final[Mapping[str, Any]] = {
+    "helloOk": True,
+    "isWritablePrimary": True,
+    "ismaster": True,
+    "maxBsonObjectSize": 16 * 1024 * 1024,
+    "maxMessageSizeBytes": 48_000_000,
+    "maxWriteBatchSize": 100_000,
+    "logicalSessionTimeoutMinutes": 30,
+    "minWireVersion": 0,
+    "maxWireVersion": 17,
+    "readOnly": False,
+}
+
+
+class ScriptedRequest:
+    """A command that a `ScriptedServer` has received. It is answered once, from any thread.
+
+    Where the client has gone meanwhile, an answer is sent to nobody.
+
+    Args:
+        message: the whole request.
+        send: sends a message, or hangs up if it is None; from any thread.
+
+    Attributes:
+        command: the whole command as it came, with its document sequences as arrays.
+        request_id: the number of the message; another one for each message of a client.
+        expects_reply: whether the client waits for a reply; with `w: 0` it does not.
+
+    Raises:
+        WireError: the message is malformed.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_lock",
+        "_message",
+        "_send",
+        "command",
+        "expects_reply",
+        "request_id",
+    )
+
+    def __init__(self, message: bytes, send: Callable[[bytes | None], None]) -> None:
+        header = header_of(message)
+        self.command: Final = command_of(message)
+        self.request_id: Final = header.request_id
+        self.expects_reply: Final = not flags_of(header, message) & MORE_TO_COME
+        self._message = message
+        self._send = send
+        self._lock = threading.Lock()  # guards the answering
+        self._answered = False
+
+    def __repr__(self) -> str:
+        return f"<ScriptedRequest {self.request_id}: {self}>"
+
+    def __str__(self) -> str:
+        collection = self.command[self.name]
+        database = self.command.get("$db", "admin")
+        on = f"{database}.{collection}" if isinstance(collection, str) else str(database)
+        return f"{self.name} on {on}"
+
+    @property
+    def name(self) -> str:
+        """The command's name, as it was sent."""
+        return next(iter(self.command))
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it was answered, or hung up on."""
+        return self._answered
+
+    def reply(self, document: Mapping[str, Any] | None = None) -> None:
+        """Answer.
+
+        Args:
+            document: the reply; `ok: 1` is added unless it says otherwise.
+
+        Raises:
+            RuntimeError: it was answered before, or expects no reply.
+            InvalidDocument: the document is no BSON.
+        """
+        if not self.expects_reply:
+            raise RuntimeError(f"{self} expects no reply (w: 0): a server sends none")
+        self._answer(reply_of(self._message, {"ok": 1.0, **(document or {})}))
+
+    def fail(
+        self, code: int, message: str = "scripted", *, labels: Sequence[str] = (), **extra: Any
+    ) -> None:
+        """Answer with a top-level error.
+
+        Args:
+            code: the error's code.
+            message: its text.
+            labels: its labels; if there are none, the reply has no `errorLabels`.
+            extra: further fields of the reply, such as `baseBackoffMS`.
+
+        Raises:
+            RuntimeError: it was answered before, or expects no reply.
+            InvalidDocument: a field is no BSON.
+        """
+        labelled = {"errorLabels": list(labels)} if labels else {}
+        self.reply({"ok": 0.0, "errmsg": message, "code": code, **labelled, **extra})
+
+    def hang_up(self) -> None:
+        """Close the client's connection instead of an answer.
+
+        Raises:
+            RuntimeError: it was answered before.
+        """
+        self._answer(None)
+
+    def _answer(self, message: bytes | None) -> None:
+        with self._lock:
+            if self._answered:
+                raise RuntimeError(f"{self} was answered before")
+            self._answered = True
+        self._send(message)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Expectation:
+    """Somebody who waits for a command."""
+
+    keys: frozenset[str]
+    """The names that will do; empty for any."""
+
+    came: Future[ScriptedRequest] = field(default_factory=Future)
+
+    def matches(self, request: ScriptedRequest) -> bool:
+        return not self.keys or _key(request.name) in self.keys
+
+
+class ScriptedServer:
+    """A server on a loopback port that answers commands as a test says.
+
+    Every command waits for an `expect`, in the order of arrival, unless it has a standing answer.
+    By default those are hello, ping and what else drivers send by themselves. Use it in a `with` or
+    `async with` block; at its end it is an error if a command has come that nobody expected. The
+    connection of one that was expected and not answered is closed then.
+
+    It runs in a thread and an event loop of its own; everything may be called from any thread.
+
+    Args:
+        kind: what it says it is: the primary of a replica set of one member, a mongos, or a server
+            that is no member of a set.
+        hello: what its hello reply says otherwise than by default; a value of None takes a field
+            out. By default it is a 6.0 server (wire version 17) with sessions of 30 minutes and
+            without `topologyVersion`, so that drivers poll. With one, a driver is told at once when
+            it changes.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+
+    def __init__(self, *, kind: Kind = "primary", hello: Mapping[str, Any] | None = None) -> None:
+        if kind not in get_args(Kind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, not {kind!r}")
+        self._kind: Final = kind
+        self._thread = ListeningThread("aioretry-scripted", self._make_service)
+        self._lock = threading.Lock()  # guards everything below, up to the empty line
+        self._hello = dict(hello or {})
+        self._answers: dict[str, Answer | None] = {}
+        self._traffic: list[ScriptedRequest] = []
+        self._requests: list[ScriptedRequest] = []
+        self._unexpected: list[ScriptedRequest] = []
+        self._expectations: list[_Expectation] = []
+        self._failures: list[Exception] = []
+        self._closed = False
+
+        # Hello requests that are answered when the hello changes; of the thread's event loop alone.
+        self._awaiting: dict[ScriptedRequest, asyncio.TimerHandle] = {}
+
+    def __repr__(self) -> str:
+        return f"<ScriptedServer {self.address if self.port else 'not running'}: {self._kind}>"
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; 0 before it was started."""
+        return self._thread.port
+
+    @property
+    def address(self) -> str:
+        """Host and port that it listens on."""
+        return self._thread.address
+
+    @property
+    def uri(self) -> str:
+        """The URI for a client; it names the replica set if there is one."""
+        name = self._whole_hello().get("setName")
+        return f"mongodb://{self.address}/" + (f"?replicaSet={name}" if name else "")
+
+    @property
+    def hello(self) -> Mapping[str, Any]:
+        """What its hello reply says otherwise than by default. It can be replaced at any time."""
+        with self._lock:
+            return dict(self._hello)
+
+    @hello.setter
+    def hello(self, hello: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._hello = dict(hello)
+        self._thread.run(self._tell_awaiting)
+
+    @property
+    def requests(self) -> tuple[ScriptedRequest, ...]:
+        """The commands so far, in their order, without those that it has answered by default."""
+        with self._lock:
+            return tuple(self._requests)
+
+    @property
+    def traffic(self) -> tuple[ScriptedRequest, ...]:
+        """All commands so far, in their order, with what drivers have sent by themselves."""
+        with self._lock:
+            return tuple(self._traffic)
+
+    def start(self) -> None:
+        """Listen, on a free port.
+
+        Raises:
+            OSError: no port was free.
+            RuntimeError: it was started before.
+        """
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close every connection and wait until its thread has ended; fine to repeat."""
+        self._thread.close()
+        with self._lock:
+            self._closed = True
+            for expectation in self._expectations:
+                expectation.came.set_exception(RuntimeError(f"{self!r} was closed"))
+            self._expectations.clear()
+
+    def answer(self, name: str, answer: Answer | None) -> None:
+        """Answer every command of a name, those too that are waiting for an `expect`.
+
+        An `expect` that names it still comes first.
+
+        Args:
+            name: the command's name; `hello` for all its spellings.
+            answer: the reply, or a function that makes one of a request. It is called in the
+                server's thread, and may answer the request by itself and return None. What it
+                raises ends the connection, and is raised again at the end of the block. None:
+                commands of this name wait to be expected, even ping and the like.
+        """
+        key = _key(name)
+        with self._lock:
+            self._answers[key] = answer
+            if answer is None:
+                return
+            waiting = [request for request in self._unexpected if _key(request.name) == key]
+            self._unexpected = [one for one in self._unexpected if one not in waiting]
+        for request in waiting:
+            self._thread.run(partial(self._give, request, answer))
+
+    async def expect(self, *names: str, timeout: float = 10.0) -> ScriptedRequest:  # noqa: ASYNC109
+        """Wait for a command, and take it.
+
+        If it is cancelled, the command is left for the next one.
+
+        Args:
+            names: names of commands, of which any will do; if there are none, any command that has
+                no standing answer.
+            timeout: how long to wait, in seconds.
+
+        Returns:
+            The first such command that nobody has taken, to be answered.
+
+        Raises:
+            TimeoutError: none came in time.
+            RuntimeError: the server was closed.
+        """
+        expectation = _Expectation(frozenset(map(_key, names)))
+        # Not to be cancelled: by what `_withdraw` does, no command is lost.
+        expectation.came.set_running_or_notify_cancel()
+        self._add(expectation)
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.wrap_future(expectation.came)
+        except TimeoutError:
+            self._withdraw(expectation)
+            raise TimeoutError(self._what_came_instead(names, timeout)) from None
+        except BaseException:
+            self._withdraw(expectation)
+            raise
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        if exc_type is None:
+            self._check()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await to_thread.run_sync(self.start)
+        except BaseException:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(self.close)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with CancelScope(shield=True):
+            await to_thread.run_sync(self.close)
+        if exc_type is None:
+            self._check()
+
+    def _make_service(self) -> "_Service":
+        return _Service(self._arrived, self._thread.run)
+
+    def _check(self) -> None:
+        if self._failures:
+            raise self._failures[0]
+        if self._unexpected:
+            raise AssertionError(f"nobody expected {_listed(self._unexpected)}")
+
+    def _arrived(self, request: ScriptedRequest) -> None:
+        """Called on the thread's event loop: a command has come."""
+        key = _key(request.name)
+        with self._lock:
+            by_default = key not in self._answers
+            answer = self._default_answer(key) if by_default else self._answers[key]
+            expectation = self._expectation_of(request, only_named=answer is not None)
+            self._traffic.append(request)
+            if expectation is not None or answer is None or not by_default:
+                self._requests.append(request)
+            if expectation is not None:
+                self._expectations.remove(expectation)
+                expectation.came.set_result(request)
+                return
+            if answer is None:
+                self._unexpected.append(request)
+                return
+        self._give(request, answer)
+
+    def _default_answer(self, key: str) -> Answer | None:
+        return self._answer_hello if key == "hello" else _COURTESIES.get(key)
+
+    def _expectation_of(self, request: ScriptedRequest, *, only_named: bool) -> _Expectation | None:
+        for expectation in self._expectations:
+            if expectation.matches(request) and (expectation.keys or not only_named):
+                return expectation
+        return None
+
+    def _give(self, request: ScriptedRequest, answer: Answer) -> None:
+        """Give a standing answer; on the thread's event loop."""
+        try:
+            document = answer if isinstance(answer, Mapping) else answer(request)
+            if document is not None and request.expects_reply:
+                request.reply(document)
+        except Exception as exc:  # noqa: BLE001 - raised at the end of the block
+            with self._lock:
+                self._failures.append(exc)
+            if not request.is_answered:
+                request.hang_up()
+
+    def _add(self, expectation: _Expectation) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"{self!r} was closed")
+            request = next(filter(expectation.matches, self._unexpected), None)
+            if request is None:
+                self._expectations.append(expectation)
+            else:
+                self._unexpected.remove(request)
+                expectation.came.set_result(request)
+
+    def _withdraw(self, expectation: _Expectation) -> None:
+        with self._lock:
+            if expectation in self._expectations:
+                self._expectations.remove(expectation)
+            elif expectation.came.done() and expectation.came.exception() is None:
+                self._put_back(expectation.came.result())
+
+    def _put_back(self, request: ScriptedRequest) -> None:
+        """Leave a command to the next one; with the lock held."""
+        other = self._expectation_of(request, only_named=False)
+        if other is not None:
+            self._expectations.remove(other)
+            other.came.set_result(request)
+            return
+        self._unexpected.append(request)
+        self._unexpected.sort(key=self._traffic.index)
+
+    def _what_came_instead(self, names: Sequence[str], seconds: float) -> str:
+        with self._lock:
+            wanted = " or ".join(names) or "command"
+            return (
+                f"no {wanted} came within {seconds:g} s; waiting to be expected: "
+                f"{_listed(self._unexpected)}; all that came: {_listed(self._traffic)}"
+            )
+
+    def _whole_hello(self) -> dict[str, Any]:
+        with self._lock:
+            overrides = self._hello
+        hello = {**_HELLO, "localTime": datetime.now(UTC), **self._role(), **overrides}
+        return {key: value for key, value in hello.items() if value is not None}
+
+    def _role(self) -> dict[str, Any]:
+        if self._kind == "standalone":
+            return {}
+        if self._kind == "mongos":
+            return {"msg": "isdbgrid"}
+        here = {"hosts": [self.address], "me": self.address, "primary": self.address}
+        return {"setName": _SET_NAME, "setVersion": 1, "secondary": False, **here}
+
+    def _answer_hello(self, request: ScriptedRequest) -> Mapping[str, Any] | None:
+        hello = self._whole_hello()
+        version = hello.get("topologyVersion")
+        milliseconds = request.command.get("maxAwaitTimeMS")
+        if version is None or version != request.command.get("topologyVersion"):
+            return hello
+        if not isinstance(milliseconds, int) or not request.expects_reply:
+            return hello
+        self._awaiting[request] = asyncio.get_running_loop().call_later(
+            milliseconds / 1000, self._tell, request
+        )
+        return None
+
+    def _tell_awaiting(self) -> None:
+        for request in tuple(self._awaiting):
+            self._tell(request)
+
+    def _tell(self, request: ScriptedRequest) -> None:
+        self._awaiting.pop(request).cancel()
+        self._give(request, lambda _: self._whole_hello())
+
+
+class _Service:
+    """The connections of a scripted server that runs; of one event loop."""
+
+    def __init__(
+        self,
+        arrived: Callable[[ScriptedRequest], None],
+        call: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.arrived: Final = arrived
+        self.call: Final = call  # runs something on the event loop, from any thread
+        self._connections: set[_Connection] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def accept(self) -> asyncio.Protocol:
+        return _Connection(self)
+
+    async def close(self) -> None:
+        # What has reached this host is looked at still: nothing is to be overlooked.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._empty.wait()
+
+    def add(self, connection: "_Connection") -> None:
+        self._connections.add(connection)
+        self._empty.clear()
+
+    def discard(self, connection: "_Connection") -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._empty.set()
+
+
+class _Connection(asyncio.Protocol):
+    """A client's connection."""
+
+    def __init__(self, service: _Service) -> None:
+        self._service = service
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._service.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            while message := self._next_message():
+                self._service.arrived(ScriptedRequest(message, self._send_soon))
+        except WireError:
+            self._send(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - given by the loop
+        self._buffer.clear()
+        self._service.discard(self)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _next_message(self) -> bytes | None:
+        if len(self._buffer) < HEADER_SIZE:
+            return None
+        length = header_of(self._buffer).length
+        if len(self._buffer) < length:
+            return None
+        message = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        return message
+
+    def _send_soon(self, message: bytes | None) -> None:
+        self._service.call(lambda: self._send(message))
+
+    def _send(self, message: bytes | None) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if message is None:
+            self._transport.close()
+        else:
+            self._transport.write(message)
+
+
+def _key(name: str) -> str:
+    """What spellings of a command have in common."""
+    return "hello" if is_hello(name) else name.lower()
+
+
+def _listed(requests: Sequence[ScriptedRequest]) -> str:
+    shown = ", ".join(map(str, requests[-_SHOWN:])) or "nothing"
+    return f"..., {shown}" if len(requests) > _SHOWN else shown

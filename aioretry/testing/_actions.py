@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-_STATE_CHANGES: Final = frozenset({91, 189, 10107, 11600, 11602, 13435, 13436})
+_STATE_CHANGES: Final = (91, 189, 10107, 11600, 11602, 13435, 13436)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,9 +107,12 @@ class _Direction:
         self._decide = decide
         self._buffer = bytearray()  # the beginning of a message that is not decided yet
         self._passing = 0  # how many bytes of a message are still to be passed on unseen
+        self._is_over = False
 
     def feed(self, data: bytes) -> list[Step]:
-        """Take bytes in; give what is to be done for them."""
+        """Take bytes in; give what is to be done for them; nothing after the end of the talk."""
+        if self._is_over:
+            return []
         if len(data) <= self._passing:
             self._passing -= len(data)
             return [data]
@@ -124,6 +127,7 @@ class _Direction:
             taken, made = decision
             steps += made
             if Signal.HANG_UP in made:
+                self._is_over = True
                 break
             rest = bytes(self._buffer[taken : header.length])
             if rest:
@@ -185,12 +189,14 @@ class Conversation:
             return None
         faults = self._faults.naming(name)
         hello = is_hello(name)
-        if not hello and not faults:
+        watched = hello or faults
+        if watched and len(data) < header.length:
+            return None
+        self._faults.overlook(name)
+        if not watched:
             if not flags_of(header, data) & MORE_TO_COME:
                 self._pending.append(_Pending(hello=False, faults=()))
             return 0, []
-        if len(data) < header.length:
-            return None
         message = bytes(data[: header.length])
         if hello:
             message = self._greet(message)
@@ -276,7 +282,8 @@ def _with_write_concern_error(
 ) -> bytes:
     reply = body_of(message) | {"writeConcernError": dict(error)}
     if labels:
-        reply["errorLabels"] = [*reply.get("errorLabels", ()), *labels]
+        own = reply.get("errorLabels")
+        reply["errorLabels"] = [*(own if isinstance(own, list) else ()), *labels]
     if is_state_change(error):
         reply.pop("topologyVersion", None)  # drivers would find the error to be stale
     return with_body(message, reply)

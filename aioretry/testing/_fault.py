@@ -117,7 +117,7 @@ class Fault:
         self._seen = 0
         self._fired = 0
         self._passed: Counter[str] = Counter()  # commands that it was not for
-        self._failure: Exception | None = None  # of its predicate
+        self._failure: BaseException | None = None  # of its predicate
         self._on_disarm: list[Callable[[], object]] = []
 
     def __repr__(self) -> str:
@@ -189,8 +189,8 @@ class Fault:
         """Say whether a command is one that it may strike, and count it."""
         try:
             matches = self.only.matches(request)
-        except Exception as exc:  # noqa: BLE001  # a user's predicate; the test is told at the end
-            matches = False
+        except BaseException as exc:  # noqa: BLE001  # a user's predicate, also `pytest.fail`;
+            matches = False  # the test is told at the end
             self._failure = exc
         return self.notice() if matches else self.overlook(request.command)
 
@@ -281,13 +281,13 @@ class FaultList:
     def naming(self, command: str) -> tuple[Fault, ...]:
         """Give the faults that name a command, so that their filters need be asked."""
         faults = self._faults
-        if not faults:
-            return faults
-        found = tuple(fault for fault in faults if _names(fault, command))
-        for fault in faults:
-            if fault not in found:
+        return tuple(fault for fault in faults if _names(fault, command)) if faults else ()
+
+    def overlook(self, command: str) -> None:
+        """Count a command at the faults that do not name it."""
+        for fault in self._faults:
+            if not _names(fault, command):
                 fault.overlook(command)
-        return found
 
     @property
     def partitions(self) -> tuple[Fault, ...]:

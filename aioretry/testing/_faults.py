@@ -1,9 +1,10 @@
 """The faults that a user can declare at proxies."""
 
-import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypedDict, Unpack
 
+from aioretry.testing import _checks
 from aioretry.testing._actions import (
     Action,
     CorruptReply,
@@ -75,6 +76,7 @@ class Faults:
 
     def __init__(self, lists: Mapping[str, FaultList]) -> None:
         self._lists = lists
+        self._lock = threading.Lock()  # guards changes of the list below
         self._declared: list[Fault] = []
 
     def __repr__(self) -> str:
@@ -92,8 +94,7 @@ class Faults:
             FaultNotFiredError: faults were declared that never struck.
             RuntimeError: the `where` of a fault raised an exception, which is the cause.
         """
-        faults = self.declared
-        self.clear()
+        faults = self._forget()
         idle = []
         for fault in faults:
             try:
@@ -105,9 +106,7 @@ class Faults:
 
     def clear(self) -> None:
         """Disarm every fault, and forget it."""
-        for fault in self.declared:
-            fault.disarm()
-        self._declared.clear()
+        self._forget()
 
     def drop_request(self, *commands: str, **only: Unpack[Only]) -> Fault:
         """Lose a command before it reaches a server, and close the client's connection.
@@ -117,6 +116,7 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
         return self._arm(DropRequest(), commands, **only)
@@ -131,6 +131,7 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
         return self._arm(DropReply(), commands, **only)
@@ -147,6 +148,7 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
         return self._arm(Hang(applied), commands, **only)
@@ -163,9 +165,10 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
-        _require(0 <= seconds < math.inf, f"seconds is {seconds!r}: a finite number from 0 on")
+        _checks.finite("seconds", seconds, zero=True)
         return self._arm(Delay(seconds, applied), commands, **only)
 
     def truncate_reply(self, size: int, *commands: str, **only: Unpack[Only]) -> Fault:
@@ -177,9 +180,10 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
-        _require(size >= 0, f"size is {size!r}: a number of bytes from 0 on")
+        _checks.whole("size", size, 0)
         return self._arm(TruncateReply(size), commands, **only)
 
     def corrupt_reply(self, *commands: str, **only: Unpack[Only]) -> Fault:
@@ -190,6 +194,7 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
         return self._arm(CorruptReply(), commands, **only)
@@ -220,13 +225,14 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
-        body: dict[str, Any] = {"ok": 0.0, "errmsg": message or f"injected error {code}"}
-        body["code"] = code
-        if _labels(labels):
-            body["errorLabels"] = list(labels)
-        return self._arm(Error(body | dict(extra or {}), applied), commands, **only)
+        body = {"ok": 0.0, **_error(code, message)}
+        if found := _labels(labels):
+            body["errorLabels"] = list(found)
+        body |= _checks.fields("extra", extra)
+        return self._arm(Error(body, applied), commands, **only)
 
     def write_concern_error(
         self,
@@ -250,9 +256,10 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
-        error = {"code": code, "errmsg": message or f"injected error {code}", **(extra or {})}
+        error = _error(code, message) | _checks.fields("extra", extra)
         return self._arm(WriteConcernError(error, _labels(labels)), commands, **only)
 
     def slow(self, bytes_per_second: float, *commands: str, **only: Unpack[Only]) -> Fault:
@@ -264,12 +271,10 @@ class Faults:
             only: further conditions.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
-        _require(
-            0 < bytes_per_second < math.inf,
-            f"bytes_per_second is {bytes_per_second!r}: a finite number above 0",
-        )
+        _checks.finite("bytes_per_second", bytes_per_second, zero=False)
         only.setdefault("times", None)
         return self._arm(Slow(bytes_per_second), commands, **only)
 
@@ -293,6 +298,7 @@ class Faults:
             must_fire: whether it is an error that no connection was refused.
 
         Raises:
+            TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
         only = Only(times=times, nth=nth, member=member, must_fire=must_fire)
@@ -327,9 +333,15 @@ class Faults:
         where: Callable[[Mapping[str, Any]], bool] | None = None,
         must_fire: bool = True,
     ) -> Fault:
-        _require(all(commands), f"commands is {commands!r}: names of commands, as 'insert'")
-        _require(times is None or times >= 1, f"times is {times!r}: a number from 1 on, or None")
-        _require(nth >= 1, f"nth is {nth!r}: a number from 1 on")
+        _checks.texts("commands", commands, "names of commands, as 'insert',")
+        if times is not None:
+            _checks.whole("times", times, 1)
+        _checks.whole("nth", nth, 1)
+        _checks.text("namespace", namespace, "a collection, as 'metrics.events', or None")
+        _checks.text("app_name", app_name, "an application's name or None")
+        _checks.require(
+            where is None or callable(where), "where", where, "a function or None", TypeError
+        )
         lists = self._find(member)
 
         def disarm(fault: Fault) -> None:
@@ -338,7 +350,8 @@ class Faults:
 
         only = Filter(commands, namespace, app_name, where)
         fault = Fault(action, only, times=times, nth=nth, must_fire=must_fire, disarm=disarm)
-        self._declared = [*self.declared, fault]
+        with self._lock:
+            self._declared = [*self.declared, fault]
         for faults in lists:
             faults.add(fault)
         return fault
@@ -346,17 +359,26 @@ class Faults:
     def _find(self, member: Endpoint | None) -> list[FaultList]:
         if member is None:
             return list(self._lists.values())
-        if member.address not in self._lists:
-            addresses = ", ".join(self._lists)
-            raise ValueError(f"member is {member!r}: one of those behind {addresses}")
+        address = getattr(member, "address", None)
+        accepted = f"one of those behind {', '.join(self._lists)}"
+        _checks.require(address is not None, "member", member, accepted, TypeError)
+        _checks.require(address in self._lists, "member", member, accepted)
         return [self._lists[member.address]]
+
+    def _forget(self) -> tuple[Fault, ...]:
+        """Disarm every fault, and give those that were not looked at."""
+        with self._lock:
+            faults, self._declared = self.declared, []
+        for fault in faults:
+            fault.disarm()
+        return faults
 
 
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:
-    _require(not isinstance(labels, str), f"labels is {labels!r}: a list of texts")
-    return tuple(labels)
+    return _checks.texts("labels", labels, "a list of texts")
 
 
-def _require(is_so: bool, what: str) -> None:
-    if not is_so:
-        raise ValueError(f"{what} is needed")
+def _error(code: int, message: str | None) -> dict[str, Any]:
+    _checks.whole("code", code)
+    _checks.text("message", message, "a text or None")
+    return {"errmsg": message or f"injected error {code}", "code": code}

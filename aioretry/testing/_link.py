@@ -1,6 +1,7 @@
 """The two connections of one conversation, on a proxy's event loop."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections import deque
@@ -111,7 +112,6 @@ class Link:
         self._conversation = conversation
         self._connect = connect
         self._links = links
-        self._early = bytearray()  # what the client sent before the server was there
         self._connecting: asyncio.Task[None] | None = None
 
     @property
@@ -127,24 +127,17 @@ class Link:
         """One side is open; the client's comes first."""
         if side is self.client:
             if self._links.add(self):
-                self._connecting = asyncio.get_running_loop().create_task(self._reach_server())
+                self._connect_to_server()
             else:
                 side.reset()
         elif not self.client.is_open and not self.client.is_busy:
             side.abort()
         else:
-            side.cut(is_cut=self.client.is_cut)
-            if self._early:
-                side.write(bytes(self._early))
-                self._early.clear()
+            self.client.hold_back(is_full=False)
 
     def send(self, source: "Side", data: bytes) -> None:
         """Send to the side that is not the source."""
-        target = self._other(source)
-        if target.is_open:
-            target.write(data)
-        elif source is self.client:
-            self._early += data
+        self._other(source).write(data)
 
     def flow(self, target: "Side", *, is_full: bool) -> None:
         """Stop reading from the other side while this one can't take more, or go on."""
@@ -192,13 +185,19 @@ class Link:
 
     def _forget_if_closed(self) -> None:
         sides = (self.client, self._upstream)
-        if not any(side.is_open or side.is_busy for side in sides):
+        if not self._is_connecting and not any(side.is_open or side.is_busy for side in sides):
             self._links.discard(self)
 
     def _other(self, side: "Side") -> "Side":
         return self._upstream if side is self.client else self.client
 
+    def _connect_to_server(self) -> None:
+        self.client.hold_back(is_full=True)  # nobody is there yet to take what it says
+        self._connecting = asyncio.get_running_loop().create_task(self._reach_server())
+        self._connecting.add_done_callback(lambda _: self._forget_if_closed())
+
     async def _reach_server(self) -> None:
+        await self.client.until_not_cut()
         try:
             await self._connect(self._upstream)
         except OSError:
@@ -218,7 +217,8 @@ class Side(asyncio.Protocol):
         self._convert = convert
         self._transport: asyncio.Transport | None = None
         self._is_full = False  # the other side can't take more
-        self._is_cut = False
+        self._not_cut = asyncio.Event()
+        self._not_cut.set()
         self._steps: deque[Step] = deque()  # what is to be done after the step that takes time
         self._runner: asyncio.Task[None] | None = None
 
@@ -230,7 +230,7 @@ class Side(asyncio.Protocol):
     @property
     def is_cut(self) -> bool:
         """Whether nothing may pass."""
-        return self._is_cut
+        return not self._not_cut.is_set()
 
     @property
     def is_busy(self) -> bool:
@@ -271,15 +271,24 @@ class Side(asyncio.Protocol):
         self._read_or_pause()
 
     def cut(self, *, is_cut: bool) -> None:
-        """Stop reading, or go on."""
-        if is_cut is not self._is_cut:
-            self._is_cut = is_cut
-            self._read_or_pause()
+        """Stop reading, and what is to be done, or go on."""
+        if is_cut is self.is_cut:
+            return
+        if is_cut:
+            self._not_cut.clear()
+        else:
+            self._not_cut.set()
+        self._read_or_pause()
+
+    async def until_not_cut(self) -> None:
+        """Wait until something may pass."""
+        await self._not_cut.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop: the connection is open."""
         self._transport = cast(asyncio.Transport, transport)
         self._link.connected(self)
+        self._read_or_pause()
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop: bytes have arrived."""
@@ -289,9 +298,7 @@ class Side(asyncio.Protocol):
             steps = [Signal.HANG_UP]
         self._steps += steps
         if self._runner is None:
-            self._do_what_takes_no_time()
-            if self._steps:
-                self._runner = asyncio.get_running_loop().create_task(self._run())
+            self._go_on()
 
     def pause_writing(self) -> None:
         """Called by the event loop: the other end is slow."""
@@ -309,13 +316,19 @@ class Side(asyncio.Protocol):
     def _read_or_pause(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._is_full or self._is_cut:
+        if self._is_full or self.is_cut:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
+    def _go_on(self) -> None:
+        self._do_what_takes_no_time()
+        if self._steps:
+            self._runner = asyncio.get_running_loop().create_task(self._run())
+            self._runner.add_done_callback(self._ran)  # called even if it never began
+
     def _do_what_takes_no_time(self) -> None:
-        while self._steps:
+        while self._steps and not self.is_cut:
             match self._steps[0]:
                 case bytes() as data:
                     self._link.send(self, data)
@@ -329,12 +342,16 @@ class Side(asyncio.Protocol):
                 self._steps.popleft()
 
     async def _run(self) -> None:
-        try:
-            while self._steps:
+        while self._steps:
+            await self.until_not_cut()
+            self._do_what_takes_no_time()
+            if self._steps and not self.is_cut:
                 await self._take_time(self._steps.popleft())
-                self._do_what_takes_no_time()
-        finally:
-            self._runner = None
+
+    def _ran(self, _: asyncio.Task[None]) -> None:
+        self._runner = None
+        self._go_on()  # with what has arrived since its end
+        if self._runner is None:
             self._link.idle(self)
 
     async def _take_time(self, step: Step) -> None:
@@ -348,6 +365,7 @@ class Side(asyncio.Protocol):
                 for start in range(0, len(data), size):
                     piece = data[start : start + size]
                     await asyncio.sleep(len(piece) / bytes_per_second)
+                    await self.until_not_cut()
                     self._link.send(self, piece)
 
 
@@ -356,7 +374,7 @@ async def _disarmed(fault: Fault) -> None:
     disarmed = asyncio.Event()
 
     def tell() -> None:
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(disarmed.set)
 
     fault.call_on_disarm(tell)

@@ -1,6 +1,7 @@
 """Accepting connections on an event loop."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -51,7 +52,8 @@ class Listener:
         except OSError:
             return  # it was given up by the other end
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # the same, a moment later
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._serve(connection))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)

@@ -106,10 +106,10 @@ class ListeningThread:
             # Without asyncio's debug mode, which the tests around it may run in.
             with asyncio.Runner(debug=False) as runner:
                 runner.run(self._serve())
-        except OSError as exc:
+        except Exception as exc:
             if self._started.done():
                 raise
-            self._started.set_exception(exc)
+            self._started.set_exception(exc)  # for whoever waits for the start
 
     async def _serve(self) -> None:
         service = self._make_service()

@@ -204,9 +204,12 @@ def with_body(message: bytes | bytearray, body: Mapping[str, Any]) -> bytes:
 
     Returns:
         The new message; without a checksum.
+
+    Raises:
+        WireError: it has no place for a document.
     """
     header = header_of(message)
-    start = _body_start(header, message)
+    start = _body_start_of_whole(header, message)
     prefix = bytearray(message[HEADER_SIZE:start])
     if header.opcode == OP_MSG:
         (flags,) = _UINT.unpack_from(prefix)
@@ -227,8 +230,12 @@ def request_of(request_id: int, command: Mapping[str, Any]) -> bytes:
 
 
 def garbled(message: bytes | bytearray) -> bytes:
-    """Invert the bytes of a message from its document on; its length stays."""
-    start = _body_start(header_of(message), message)
+    """Invert the bytes of a whole message from its document on; its length stays.
+
+    Raises:
+        WireError: it has no place for a document.
+    """
+    start = _body_start_of_whole(header_of(message), message)
     return bytes(message[:start]) + bytes(byte ^ 0xFF for byte in message[start:])
 
 
@@ -268,12 +275,15 @@ def hello_reply(message: bytes | bytearray, names: Mapping[str, str]) -> bytes:
         WireError: it is malformed.
     """
     body = body_of(message)
-    for key in ("hosts", "passives", "arbiters"):
-        if key in body:
-            body[key] = [names.get(address, address) for address in body[key]]
-    for key in ("me", "primary"):
-        if key in body:
-            body[key] = names.get(body[key], body[key])
+    try:
+        for key in ("hosts", "passives", "arbiters"):
+            if key in body:
+                body[key] = [names.get(address, address) for address in body[key]]
+        for key in ("me", "primary"):
+            if key in body:
+                body[key] = names.get(body[key], body[key])
+    except TypeError as exc:
+        raise WireError(f"a hello reply without addresses: {exc}") from exc
     body.pop("compression", None)
     return with_body(message, body)
 
@@ -330,6 +340,14 @@ def _body_start(header: Header, data: bytes | bytearray) -> int:
     if header.opcode == OP_REPLY:
         return _REPLY_PREFIX
     raise WireError(f"opcode {header.opcode}")
+
+
+def _body_start_of_whole(header: Header, message: bytes | bytearray) -> int:
+    """Where a whole message has its document."""
+    try:
+        return _body_start(header, message)
+    except (struct.error, IndexError) as exc:
+        raise WireError(f"a malformed message: {exc}") from exc
 
 
 def _msg_body_start(data: bytes | bytearray, length: int) -> int:

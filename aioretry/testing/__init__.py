@@ -6,13 +6,15 @@ from aioretry.testing._election import NoPrimaryError
 from aioretry.testing._fail_points import FailPoint
 from aioretry.testing._fault import Fault, FaultNotFiredError
 from aioretry.testing._faults import Faults, Only
-from aioretry.testing._ledger import Entry, KeyCount, Ledger, LedgerError, LedgerReport
+from aioretry.testing._ledger import Ledger
+from aioretry.testing._ledger_report import Entry, KeyCount, LedgerError, LedgerReport
 from aioretry.testing._member import Member
 from aioretry.testing._mongod import Mongod, MongodNotFoundError, find_mongod
 from aioretry.testing._mongos import FakeMongos, FakeMongoses
 from aioretry.testing._proxy import Proxy
 from aioretry.testing._replica_set import ReplicaSet, Standalone
-from aioretry.testing._scripted import ScriptedRequest, ScriptedServer
+from aioretry.testing._scripted import ScriptedServer
+from aioretry.testing._scripted_request import ScriptedRequest
 from aioretry.testing._server import MemberState, MongodStartError
 
 __all__ = [

@@ -2,14 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
-
-from anyio import CancelScope, to_thread
+from typing import Final
 
 from aioretry.testing._admin import CommandFailedError, run_command, split_address
 from aioretry.testing._faults import Faults
 from aioretry.testing._proxy import Proxy
+from aioretry.testing._running import Running
 
 _URI: Final = re.compile(r"mongodb://(?P<user>[^@/?]*@)?(?P<hosts>[^/?]+)(?P<rest>[/?].*)?")
 _TLS: Final = re.compile(r"[?&](tls|ssl)=true(&|$)", re.IGNORECASE)
@@ -32,7 +30,7 @@ class PipeMember:
     direct_address: str
 
 
-class BlackPipe:
+class BlackPipe(Running):
     """Proxies in front of the members of a running deployment, to do things wrong on purpose.
 
     For a replica set, a standalone server or the routers of a cluster that you have already. Every
@@ -124,37 +122,19 @@ class BlackPipe:
         )
         self._faults = Faults({proxy.address: proxy.fault_list for proxy in self._proxies})
 
+    def verify(self) -> None:
+        """Raise an error if a fault was declared and never struck.
+
+        Raises:
+            FaultNotFiredError: a fault was declared and never struck.
+        """
+        if self._faults is not None:
+            self._faults.verify()
+
     def close(self) -> None:
         """Close every connection; blocks; fine to repeat. The servers stay."""
         for proxy in self._proxies:
             proxy.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-        if self._faults is not None and exc is None:
-            self._faults.verify()
-
-    async def __aenter__(self) -> Self:
-        await to_thread.run_sync(self.start)
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with CancelScope(shield=True):
-            await to_thread.run_sync(self.__exit__, exc_type, exc, traceback)
 
     def _started(self) -> tuple[PipeMember, ...]:
         if not self._members:

@@ -1,21 +1,21 @@
 """What every kind of deployment can do: starting, ending and breaking its servers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from anyio import CancelScope, to_thread
+from anyio import to_thread
 
 from aioretry.testing._cluster import Cluster, Settings
 from aioretry.testing._fail_points import FailPoint, Mode, fail_command_data
 from aioretry.testing._faults import Faults
 from aioretry.testing._member import Member
+from aioretry.testing._running import Running
 from aioretry.testing._server import Server
 
 _ONCE: Final[Mapping[str, float]] = {"times": 1}
 
 
-class Deployment:
+class Deployment(Running):
     """What replica sets and standalones have in common.
 
     It holds nothing of an event loop: one object may serve any number of loops, one after the
@@ -81,37 +81,14 @@ class Deployment:
         """Kill every server and remove every file; blocks; fine to repeat."""
         self._cluster.close()
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def verify(self) -> None:
+        """Raise an error if a fault was declared and never struck.
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-        self._verify_after(exc)
-
-    async def __aenter__(self) -> Self:
-        try:
-            await to_thread.run_sync(self.start)
-        except BaseException:
-            with CancelScope(shield=True):
-                await to_thread.run_sync(self.close)
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with CancelScope(shield=True):
-            await to_thread.run_sync(self.close)
-        self._verify_after(exc)
+        Raises:
+            FaultNotFiredError: a fault was declared and never struck.
+        """
+        if self._faults is not None:
+            self._faults.verify()
 
     async def kill(self, member: Member) -> None:
         """Kill a server with SIGKILL and wait until it is gone; fine if it is dead or frozen."""
@@ -207,10 +184,6 @@ class Deployment:
             app_name=app_name,
         )
         return FailPoint("failCommand", mode, data, self._finder(member))
-
-    def _verify_after(self, exc: BaseException | None) -> None:
-        if self._faults is not None and exc is None:
-            self._faults.verify()
 
     def _find_server(self) -> Server:
         """The server that is meant where none is named."""

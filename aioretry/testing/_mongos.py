@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
-from anyio import CancelScope, to_thread
+from anyio import to_thread
 from bson import ObjectId
 
 from aioretry.testing._admin import split_address
@@ -15,6 +14,7 @@ from aioretry.testing._faults import Faults
 from aioretry.testing._link import Links
 from aioretry.testing._listening_thread import ListeningThread
 from aioretry.testing._router import Router, Shard
+from aioretry.testing._running import Running
 
 
 class Backend(Protocol):
@@ -103,7 +103,7 @@ class FakeMongos:
             self._thread.run(self._links.look_at_partitions)
 
 
-class FakeMongoses:
+class FakeMongoses(Running):
     """Two or more proxies before one replica set that a driver takes for a sharded cluster.
 
     Each answers `hello` as a mongos does, and routes everything else to the present primary. While
@@ -186,6 +186,15 @@ class FakeMongoses:
             raise
         self._faults = Faults({mongos.address: mongos.fault_list for mongos in self._mongoses})
 
+    def verify(self) -> None:
+        """Raise an error if a fault was declared and never struck.
+
+        Raises:
+            FaultNotFiredError: a fault was declared and never struck.
+        """
+        if self._faults is not None:
+            self._faults.verify()
+
     def close(self) -> None:
         """End all of them; blocks; fine to repeat."""
         for mongos in self._mongoses:
@@ -198,30 +207,3 @@ class FakeMongoses:
             mongos: one of these.
         """
         await to_thread.run_sync(mongos.close)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-        if self._faults is not None and exc is None:
-            self._faults.verify()
-
-    async def __aenter__(self) -> Self:
-        await to_thread.run_sync(self.start)
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with CancelScope(shield=True):
-            await to_thread.run_sync(self.__exit__, exc_type, exc, traceback)

@@ -2,17 +2,16 @@
 
 import asyncio
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Self
 
 from aioretry.testing._conversation import Conversation
 from aioretry.testing._fault import FaultList
 from aioretry.testing._faults import Faults
 from aioretry.testing._link import Links
 from aioretry.testing._listening_thread import ListeningThread
+from aioretry.testing._running import Running
 
 
-class Proxy:
+class Proxy(Running):
     """A proxy on a loopback port, in a thread and an event loop of its own.
 
     Clients that discover the replica set through it stay on it: the addresses in the server's
@@ -79,17 +78,14 @@ class Proxy:
         """Close every connection and wait until its thread has ended; fine to repeat."""
         self._thread.close()
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def verify(self) -> None:
+        """Raise an error if a fault was declared and never struck.
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+        Raises:
+            FaultNotFiredError: a fault was declared and never struck.
+        """
+        if self._faults is not None:
+            self._faults.verify()
 
     def _make_links(self) -> Links:
         host, port = self._server

@@ -7,22 +7,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias, cast, get_args
-
-from anyio import CancelScope, to_thread
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from aioretry.testing._listening_thread import ListeningThread
-from aioretry.testing._wire import (
-    HEADER_SIZE,
-    MORE_TO_COME,
-    WireError,
-    command_of,
-    flags_of,
-    header_of,
-    is_hello,
-    reply_of,
-)
+from aioretry.testing._running import Running
+from aioretry.testing._scripted_request import ScriptedRequest
+from aioretry.testing._scripted_service import ScriptedService
+from aioretry.testing._wire import LIMITS, is_hello
 
 Kind: TypeAlias = Literal["primary", "mongos", "standalone"]
 """What a scripted server says it is."""
@@ -45,119 +36,11 @@ _HELLO: Final[Mapping[str, Any]] = {
     "helloOk": True,
     "isWritablePrimary": True,
     "ismaster": True,
-    "maxBsonObjectSize": 16 * 1024 * 1024,
-    "maxMessageSizeBytes": 48_000_000,
-    "maxWriteBatchSize": 100_000,
-    "logicalSessionTimeoutMinutes": 30,
+    **LIMITS,
     "minWireVersion": 0,
     "maxWireVersion": 17,
     "readOnly": False,
 }
-
-
-class ScriptedRequest:
-    """A command that a `ScriptedServer` has received. It is answered once, from any thread.
-
-    Where the client has gone meanwhile, an answer is sent to nobody.
-
-    Args:
-        message: the whole request.
-        send: sends a message, or hangs up if it is None; from any thread.
-
-    Attributes:
-        command: the whole command as it came, with its document sequences as arrays.
-        request_id: the number of the message; another one for each message of a client.
-        expects_reply: whether the client waits for a reply; with `w: 0` it does not.
-
-    Raises:
-        WireError: the message is malformed.
-    """
-
-    __slots__ = (
-        "_answered",
-        "_lock",
-        "_message",
-        "_send",
-        "command",
-        "expects_reply",
-        "request_id",
-    )
-
-    def __init__(self, message: bytes, send: Callable[[bytes | None], None]) -> None:
-        header = header_of(message)
-        self.command: Final = command_of(message)
-        self.request_id: Final = header.request_id
-        self.expects_reply: Final = not flags_of(header, message) & MORE_TO_COME
-        self._message = message
-        self._send = send
-        self._lock = threading.Lock()  # guards the answering
-        self._answered = False
-
-    def __repr__(self) -> str:
-        return f"<ScriptedRequest {self.request_id}: {self}>"
-
-    def __str__(self) -> str:
-        collection = self.command[self.name]
-        database = self.command.get("$db", "admin")
-        on = f"{database}.{collection}" if isinstance(collection, str) else str(database)
-        return f"{self.name} on {on}"
-
-    @property
-    def name(self) -> str:
-        """The command's name, as it was sent."""
-        return next(iter(self.command))
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether it was answered, or hung up on."""
-        return self._answered
-
-    def reply(self, document: Mapping[str, Any] | None = None) -> None:
-        """Answer.
-
-        Args:
-            document: the reply; `ok: 1` is added unless it says otherwise.
-
-        Raises:
-            RuntimeError: it was answered before, or expects no reply.
-            InvalidDocument: the document is no BSON.
-        """
-        if not self.expects_reply:
-            raise RuntimeError(f"{self} expects no reply (w: 0): a server sends none")
-        self._answer(reply_of(self._message, {"ok": 1.0, **(document or {})}))
-
-    def fail(
-        self, code: int, message: str = "scripted", *, labels: Sequence[str] = (), **extra: Any
-    ) -> None:
-        """Answer with a top-level error.
-
-        Args:
-            code: the error's code.
-            message: its text.
-            labels: its labels; if there are none, the reply has no `errorLabels`.
-            extra: further fields of the reply, such as `baseBackoffMS`.
-
-        Raises:
-            RuntimeError: it was answered before, or expects no reply.
-            InvalidDocument: a field is no BSON.
-        """
-        labelled = {"errorLabels": list(labels)} if labels else {}
-        self.reply({"ok": 0.0, "errmsg": message, "code": code, **labelled, **extra})
-
-    def hang_up(self) -> None:
-        """Close the client's connection instead of an answer.
-
-        Raises:
-            RuntimeError: it was answered before.
-        """
-        self._answer(None)
-
-    def _answer(self, message: bytes | None) -> None:
-        with self._lock:
-            if self._answered:
-                raise RuntimeError(f"{self} was answered before")
-            self._answered = True
-        self._send(message)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +56,7 @@ class _Expectation:
         return not self.keys or _key(request.name) in self.keys
 
 
-class ScriptedServer:
+class ScriptedServer(Running):
     """A server on a loopback port that answers commands as a test says.
 
     Every command waits for an `expect`, in the order of arrival, unless it has a standing answer.
@@ -274,6 +157,18 @@ class ScriptedServer:
                 expectation.came.set_exception(RuntimeError(f"{self!r} was closed"))
             self._expectations.clear()
 
+    def verify(self) -> None:
+        """Raise an error if something came that the script has no place for.
+
+        Raises:
+            AssertionError: commands have come that nobody expected.
+            Exception: what a function raised that was to answer.
+        """
+        if self._failures:
+            raise self._failures[0]
+        if self._unexpected:
+            raise AssertionError(f"nobody expected {_listed(self._unexpected)}")
+
     def answer(self, name: str, answer: Answer | None) -> None:
         """Answer every command of a name, those too that are waiting for an `expect`.
 
@@ -327,48 +222,8 @@ class ScriptedServer:
             self._withdraw(expectation)
             raise
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-        if exc_type is None:
-            self._check()
-
-    async def __aenter__(self) -> Self:
-        try:
-            await to_thread.run_sync(self.start)
-        except BaseException:
-            with CancelScope(shield=True):
-                await to_thread.run_sync(self.close)
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with CancelScope(shield=True):
-            await to_thread.run_sync(self.close)
-        if exc_type is None:
-            self._check()
-
-    def _make_service(self) -> "_Service":
-        return _Service(self._arrived, self._thread.run)
-
-    def _check(self) -> None:
-        if self._failures:
-            raise self._failures[0]
-        if self._unexpected:
-            raise AssertionError(f"nobody expected {_listed(self._unexpected)}")
+    def _make_service(self) -> "ScriptedService":
+        return ScriptedService(self._arrived, self._thread.run)
 
     def _arrived(self, request: ScriptedRequest) -> None:
         """Called on the thread's event loop: a command has come."""
@@ -480,91 +335,6 @@ class ScriptedServer:
     def _tell(self, request: ScriptedRequest) -> None:
         self._awaiting.pop(request).cancel()
         self._give(request, lambda _: self._whole_hello())
-
-
-class _Service:
-    """The connections of a scripted server that runs; of one event loop."""
-
-    def __init__(
-        self,
-        arrived: Callable[[ScriptedRequest], None],
-        call: Callable[[Callable[[], None]], None],
-    ) -> None:
-        self.arrived: Final = arrived
-        self.call: Final = call  # runs something on the event loop, from any thread
-        self._connections: set[_Connection] = set()
-        self._empty = asyncio.Event()
-        self._empty.set()
-
-    def accept(self) -> asyncio.Protocol:
-        return _Connection(self)
-
-    async def close(self) -> None:
-        # What has reached this host is looked at still: nothing is to be overlooked.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        for connection in tuple(self._connections):
-            connection.abort()
-        await self._empty.wait()
-
-    def add(self, connection: "_Connection") -> None:
-        self._connections.add(connection)
-        self._empty.clear()
-
-    def discard(self, connection: "_Connection") -> None:
-        self._connections.discard(connection)
-        if not self._connections:
-            self._empty.set()
-
-
-class _Connection(asyncio.Protocol):
-    """A client's connection."""
-
-    def __init__(self, service: _Service) -> None:
-        self._service = service
-        self._buffer = bytearray()
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._service.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        try:
-            while message := self._next_message():
-                self._service.arrived(ScriptedRequest(message, self._send_soon))
-        except WireError:
-            self._send(None)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - given by the loop
-        self._buffer.clear()
-        self._service.discard(self)
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _next_message(self) -> bytes | None:
-        if len(self._buffer) < HEADER_SIZE:
-            return None
-        length = header_of(self._buffer).length
-        if len(self._buffer) < length:
-            return None
-        message = bytes(self._buffer[:length])
-        del self._buffer[:length]
-        return message
-
-    def _send_soon(self, message: bytes | None) -> None:
-        self._service.call(lambda: self._send(message))
-
-    def _send(self, message: bytes | None) -> None:
-        if self._transport is None or self._transport.is_closing():
-            return
-        if message is None:
-            self._transport.close()
-        else:
-            self._transport.write(message)
 
 
 def _key(name: str) -> str:

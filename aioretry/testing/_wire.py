@@ -34,6 +34,14 @@ _REPLY_PREFIX: Final = HEADER_SIZE + 20  # flags, cursor id, starting from, numb
 _MSG_PREFIX: Final = HEADER_SIZE + 4  # flags
 _AWAIT_CAPABLE: Final = 8
 
+# What servers of today say in hello; drivers size their messages by it.
+LIMITS: Final[Mapping[str, int]] = {
+    "maxBsonObjectSize": 16 * 1024 * 1024,
+    "maxMessageSizeBytes": 48_000_000,
+    "maxWriteBatchSize": 100_000,
+    "logicalSessionTimeoutMinutes": 30,
+}
+
 _HELLO_NAMES: Final = frozenset({"hello", "ismaster"})
 
 # Documents go through unharmed: dates that Python can't hold stay milliseconds.

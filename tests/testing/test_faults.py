@@ -294,12 +294,12 @@ def test_refuse_some_connections(servers: ReplicaSet) -> None:
     ):
         answers = []
         for _ in range(3):
-            with socket.create_connection((host, lonely.port), PATIENCE) as connection:
-                try:
+            try:  # the reset may come at any point
+                with socket.create_connection((host, lonely.port), PATIENCE) as connection:
                     connection.sendall(hello)
                     answers.append(bool(connection.recv(1)))
-                except OSError:
-                    answers.append(False)
+            except OSError:
+                answers.append(False)
     assert [True, False, True] == answers
     assert (1, 3) == (fault.fired, fault.seen)
 
@@ -789,7 +789,7 @@ def test_faults_of_a_proxy_that_is_closed(servers: ReplicaSet) -> None:
     with pytest.raises(RuntimeError, match="was not started"):
         _ = proxy.faults
     with proxy:
-        armed = proxy.faults.partition()
+        armed = proxy.faults.partition(must_fire=False)
     armed.disarm()
     with pytest.raises(FaultNotFiredError), proxy.faults.partition():
         pass

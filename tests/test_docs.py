@@ -9,18 +9,22 @@ from pathlib import Path
 import pytest
 
 import aioretry
+import aioretry.testing
+from aioretry.testing import Fault, Faults, Only
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
-DOCUMENTS = [README, CHANGELOG, *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = [README, CHANGELOG, *PAGES]
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
+SERVICE = ROOT / "examples" / "test_your_service"
 
 BEGIN = "# The README's snippet begins here.\n"
 END = "# The README's snippet ends here.\n"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPET = re.compile(
-    r"^<!-- (examples/\w+\.py) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^<!-- (examples/[\w/]+\.\w+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)[^)]*\)")
 
@@ -28,6 +32,11 @@ LINK = re.compile(r"\]\((?!https?://)([^)#]+)[^)]*\)")
 def blocks(document: Path, language: str) -> list[str]:
     """The code blocks of a document in one language."""
     return [code for name, code in FENCE.findall(document.read_text()) if name == language]
+
+
+def without_blank_lines(text: str) -> list[str]:
+    """The lines of a text that are not empty."""
+    return [line for line in text.splitlines() if line]
 
 
 def parse(code: str) -> ast.Module:
@@ -42,6 +51,19 @@ def imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aioretry":
             for alias in node.names:
                 yield node.module or "", alias.name
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether a text has a name as a whole word."""
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def arms_a_fault(name: str) -> bool:
+    """Whether a name is that of a public method of `Faults` that gives a fault."""
+    method = vars(Faults)[name]
+    return (
+        not name.startswith("_") and getattr(method, "__annotations__", {}).get("return") is Fault
+    )
 
 
 def sources() -> list[object]:
@@ -77,6 +99,41 @@ class TestCode:
         assert {"examples/fastapi_app.py", "examples/aiohttp_app.py"} == set(marked)
         assert marked == {name: code.strip() for name, code in snippets.items()}
 
+    def test_the_page_shows_the_example(self):
+        """The snippets of one file on a docs page, one after the other, are that file."""
+        shown: dict[str, list[str]] = {}
+        for page in PAGES:
+            for name, code in SNIPPET.findall(page.read_text()):
+                shown.setdefault(name, []).extend(without_blank_lines(code))
+        files = [path for path in SERVICE.iterdir() if path.is_file()]
+        assert shown == {
+            path.relative_to(ROOT).as_posix(): without_blank_lines(path.read_text())
+            for path in files
+        }
+
+
+class TestKit:
+    """The reference of the test kit."""
+
+    def test_names_what_is_public(self):
+        """The pages mention everything that the test kit offers."""
+        texts = "".join(page.read_text() for page in PAGES)
+        assert [] == [name for name in aioretry.testing.__all__ if not mentions(texts, name)]
+
+    def test_table_has_every_fault(self):
+        """The table of the faults has a line for each."""
+        text = (ROOT / "docs" / "testing.md").read_text()
+        faults = [name for name in vars(Faults) if arms_a_fault(name)]
+        assert 11 == len(faults)
+        assert [] == [
+            name for name in faults if not re.search(rf"^\| `{name}\(", text, re.MULTILINE)
+        ]
+
+    def test_table_has_every_condition(self):
+        """The table of the conditions has a line for each."""
+        text = (ROOT / "docs" / "testing.md").read_text()
+        assert [] == [name for name in Only.__annotations__ if f"\n| `{name}` |" not in text]
+
 
 class TestCommands:
     def test_are_targets_of_the_makefile(self):
@@ -100,7 +157,7 @@ class TestTexts:
     @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
     def test_links_lead_somewhere(self, document):
         """Every link to a file of the project finds it."""
-        for target in LINK.findall(document.read_text()):
+        for target in LINK.findall(FENCE.sub("", document.read_text())):
             assert (document.parent / target).is_file()
 
     def test_changelog_has_this_version(self):

@@ -1,0 +1,85 @@
+"""The tests that a reader sees, in the example and in the documents, run as a reader runs them."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SERVICE = "examples/test_your_service"
+PAGE = ROOT / "docs" / "test-your-own-service.md"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(r"^<!-- examples/.+ -->\n```.*?^```$", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"^<!-- output -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
+SECONDS = re.compile(r"\d+\.\d+ s\b")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch):
+    """Run pytest in a process of its own, from the folder that a reader is in."""
+    monkeypatch.delenv("AIORETRY_TEST_URI", raising=False)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-W", "error", "-p", "no:cacheprovider", *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+def blocks_with_tests(document: Path) -> list[str]:
+    """The Python blocks of a document that hold tests, but for those of the example."""
+    blocks = BLOCK.findall(EXAMPLE.sub("", document.read_text()))
+    return [code for code in blocks if TEST.search(code)]
+
+
+class TestYourService:
+    def test_passes(self, run):
+        """The service with deadlines passes every test of its suite."""
+        result = run(SERVICE)
+        assert 0 == result.returncode, result.stdout + result.stderr
+        assert " 7 passed in " in result.stdout
+
+    def test_finds_the_bug(self, run):
+        """The tests that lose answers fail for the blind retry, and say so as on the page."""
+        # An election may double a vote, or may not.
+        result = run(
+            SERVICE, "--service", "service_blind", "--tb=short", "-m", "not mongo_replica_set"
+        )
+        assert 1 == result.returncode, result.stdout + result.stderr
+        failed = re.findall(r"^FAILED \S+::(\w+(?:\[.+\])?)", result.stdout, re.MULTILINE)
+        assert failed == [
+            "test_a_vote_counts_once[reply lost]",
+            "test_a_vote_counts_once[reply cut short]",
+            "test_a_sharded_cluster",
+        ]
+        (shown,) = OUTPUT.findall(PAGE.read_text())
+        assert SECONDS.sub("... s", shown) in SECONDS.sub("... s", result.stdout)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [document for document in DOCUMENTS if blocks_with_tests(document)],
+    ids=lambda document: document.name,
+)
+def test_documents(document: Path, run, tmp_path: Path):
+    """Every test in a document passes."""
+    (tmp_path / "pytest.ini").write_text((ROOT / SERVICE / "pytest.ini").read_text())
+    blocks = blocks_with_tests(document)
+    for number, code in enumerate(blocks, start=1):
+        (tmp_path / f"test_{number}.py").write_text(code)
+    result = run(str(tmp_path))
+    assert 0 == result.returncode, result.stdout + result.stderr
+    number = sum(len(TEST.findall(code)) for code in blocks)
+    assert f" {number} passed in " in result.stdout

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _STATE_CHANGES: Final = (91, 189, 10107, 11600, 11602, 13435, 13436)
+_NETWORK_ERRORS: Final = frozenset({6, 7, 89, 262, 9001})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Error:
     """The client gets an error: instead of the command's run, or instead of its answer."""
 
     body: Mapping[str, Any]
+    labels: tuple[str, ...] | None  # None: those that a server would give
     applied: bool
 
 
@@ -57,7 +59,7 @@ class WriteConcernError:
     """The server runs the command, and a write concern error is put into its answer."""
 
     body: Mapping[str, Any]
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] | None  # None: those that a server would give
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ class Slow:
     """Command and answer trickle."""
 
     bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Nothing is done; it is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +94,28 @@ Action = (
     | Error
     | WriteConcernError
     | Slow
+    | Watch
     | RefuseConnections
     | Partition
 )
+
+
+def labels_for(command: Mapping[str, Any]) -> tuple[str, ...]:
+    """Give the labels of a server from 4.4 on for an error that is worth another try.
+
+    Args:
+        command: the command that meets the error.
+    """
+    if "commitTransaction" in command or "abortTransaction" in command:
+        return ("RetryableWriteError",)
+    if "autocommit" in command:
+        return ("TransientTransactionError",)
+    return ("RetryableWriteError",) if "txnNumber" in command else ()
+
+
+def is_retryable(error: Mapping[str, Any]) -> bool:
+    """Say whether a server labels an error."""
+    return is_state_change(error) or error.get("code") in _NETWORK_ERRORS
 
 
 def is_state_change(error: Mapping[str, Any]) -> bool:

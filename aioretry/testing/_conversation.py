@@ -6,7 +6,7 @@ is interested in are passed on as they arrive, in pieces, undecoded.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
@@ -19,8 +19,11 @@ from aioretry.testing._actions import (
     Hang,
     Slow,
     TruncateReply,
+    Watch,
     WriteConcernError,
+    is_retryable,
     is_state_change,
+    labels_for,
 )
 from aioretry.testing._fault import Fault, FaultList, Request
 from aioretry.testing._wire import (
@@ -93,6 +96,7 @@ class _Pending:
     hello: bool
     faults: tuple[Fault, ...]
     bytes_per_second: float | None = None
+    labels: tuple[str, ...] = ()  # of an error that is worth another try
 
 
 # Decides on a message whose beginning is in the buffer: whether more bytes are needed for that
@@ -143,11 +147,15 @@ class Conversation:
     Args:
         faults: what to do wrong.
         names: what to call each address in hello replies.
+        is_mongos: whether the server is one; it labels no write concern errors.
     """
 
-    def __init__(self, faults: FaultList, names: Mapping[str, str]) -> None:
+    def __init__(
+        self, faults: FaultList, names: Mapping[str, str], *, is_mongos: bool = False
+    ) -> None:
         self._faults = faults
         self._names = names
+        self._is_mongos = is_mongos
         self._app_name: str | None = None
         self._is_monitor = False
         # In the order of the requests. A reply answers the first one: its `responseTo` is no help
@@ -200,10 +208,12 @@ class Conversation:
         message = bytes(data[: header.length])
         if hello:
             message = self._greet(message)
+        pending = _Pending(hello, ())
         if faults:
             request = Request(name, command_of(message), self._app_name)
-            faults = tuple(fault for fault in faults if fault.pick(request))
-        return header.length, self._request_steps(message, faults, hello=hello)
+            picked = tuple(fault for fault in faults if fault.pick(request))
+            pending = _Pending(hello, picked, labels=labels_for(request.body))
+        return header.length, self._request_steps(message, pending)
 
     def _greet(self, message: bytes) -> bytes:
         hello = hello_request(message)
@@ -211,13 +221,11 @@ class Conversation:
         self._is_monitor = self._is_monitor or hello.awaits
         return hello.message
 
-    def _request_steps(
-        self, message: bytes, faults: tuple[Fault, ...], *, hello: bool
-    ) -> list[Step]:
+    def _request_steps(self, message: bytes, pending: _Pending) -> list[Step]:
         steps: list[Step] = []
         speed: float | None = None
         answered = not flags_of(header_of(message), message) & MORE_TO_COME
-        for fault in faults:
+        for fault in pending.faults:
             match fault.action:
                 case DropRequest() if fault.strike():
                     return [*steps, Signal.HANG_UP]
@@ -225,13 +233,16 @@ class Conversation:
                     steps.append(Hold(fault))
                 case Delay(seconds, applied=False) if fault.strike():
                     steps.append(Wait(seconds))
-                case Error(body, applied=False) if fault.strike():
+                case Error(applied=False) as error if fault.strike():
+                    body = _labelled(error, pending.labels)
                     answer: list[Step] = [Back(reply_of(message, body))] if answered else []
                     return [*steps, *answer, *_news(body)]
                 case Slow(bytes_per_second) if fault.strike():
                     speed = min(speed or bytes_per_second, bytes_per_second)
+                case Watch():
+                    fault.strike()
         if answered:
-            self._pending.append(_Pending(hello, faults, speed))
+            self._pending.append(replace(pending, bytes_per_second=speed))
         return [*steps, _sent(message, speed)]
 
     def _decide_reply(self, header: Header, data: bytearray) -> tuple[int, list[Step]] | None:
@@ -250,31 +261,41 @@ class Conversation:
         message = bytes(data[: header.length])
         if pending.hello:
             message = hello_reply(message, self._names)
-        return header.length, _reply_steps(message, pending)
+        return header.length, self._reply_steps(message, pending)
+
+    def _reply_steps(self, message: bytes, pending: _Pending) -> list[Step]:
+        steps: list[Step] = []
+        news: list[Step] = []
+        for fault in pending.faults:
+            match fault.action:
+                case DropReply() if fault.strike():
+                    return [*steps, Signal.HANG_UP]
+                case Hang(applied=True) if fault.strike():
+                    steps.append(Hold(fault))
+                case Delay(seconds, applied=True) if fault.strike():
+                    steps.append(Wait(seconds))
+                case TruncateReply(size) if fault.strike():
+                    return [*steps, message[:size], Signal.HANG_UP]
+                case CorruptReply() if fault.strike():
+                    message = garbled(message)
+                case Error(applied=True) as error if fault.strike():
+                    message = with_body(message, _labelled(error, pending.labels))
+                    news += _news(error.body)
+                case WriteConcernError(body, labels) if fault.strike():
+                    if labels is None:
+                        worth_it = is_retryable(body) and not self._is_mongos
+                        labels = pending.labels if worth_it else ()
+                    message = _with_write_concern_error(message, body, labels)
+                    news += _news(body)
+        return [*steps, _sent(message, pending.bytes_per_second), *news]
 
 
-def _reply_steps(message: bytes, pending: _Pending) -> list[Step]:
-    steps: list[Step] = []
-    news: list[Step] = []
-    for fault in pending.faults:
-        match fault.action:
-            case DropReply() if fault.strike():
-                return [*steps, Signal.HANG_UP]
-            case Hang(applied=True) if fault.strike():
-                steps.append(Hold(fault))
-            case Delay(seconds, applied=True) if fault.strike():
-                steps.append(Wait(seconds))
-            case TruncateReply(size) if fault.strike():
-                return [*steps, message[:size], Signal.HANG_UP]
-            case CorruptReply() if fault.strike():
-                message = garbled(message)
-            case Error(body, applied=True) if fault.strike():
-                message = with_body(message, body)
-                news += _news(body)
-            case WriteConcernError(body, labels) if fault.strike():
-                message = _with_write_concern_error(message, body, labels)
-                news += _news(body)
-    return [*steps, _sent(message, pending.bytes_per_second), *news]
+def _labelled(error: Error, labels: tuple[str, ...]) -> Mapping[str, Any]:
+    """The error's document, with a server's own labels where none were given."""
+    found = error.labels
+    if found is None:
+        found = labels if is_retryable(error.body) else ()
+    return {"errorLabels": list(found), **error.body} if found else error.body
 
 
 def _with_write_concern_error(

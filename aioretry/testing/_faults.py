@@ -17,6 +17,7 @@ from aioretry.testing._actions import (
     RefuseConnections,
     Slow,
     TruncateReply,
+    Watch,
     WriteConcernError,
 )
 from aioretry.testing._fault import Fault, FaultList, FaultNotFiredError, Filter
@@ -203,7 +204,7 @@ class Faults:
         self,
         code: int,
         *commands: str,
-        labels: Sequence[str] = (),
+        labels: Sequence[str] | None = None,
         message: str | None = None,
         applied: bool = False,
         extra: Mapping[str, Any] | None = None,
@@ -218,7 +219,9 @@ class Faults:
         Args:
             code: the error's code.
             commands: names of commands.
-            labels: its error labels; there are none otherwise.
+            labels: its error labels; by default those that a server from 4.4 on gives, which are
+                RetryableWriteError for a numbered write and TransientTransactionError in a
+                transaction, if the code is worth another try. `()` for none.
             message: its text.
             applied: let the server run the command first, and replace its answer.
             extra: more fields of the answer, as `{"baseBackoffMS": 20}`.
@@ -228,17 +231,14 @@ class Faults:
             TypeError: an argument is of the wrong type.
             ValueError: an argument is out of its range.
         """
-        body = {"ok": 0.0, **_error(code, message)}
-        if found := _labels(labels):
-            body["errorLabels"] = list(found)
-        body |= _checks.fields("extra", extra)
-        return self._arm(Error(body, applied), commands, **only)
+        body = {"ok": 0.0, **_error(code, message), **_checks.fields("extra", extra)}
+        return self._arm(Error(body, _labels(labels), applied), commands, **only)
 
     def write_concern_error(
         self,
         code: int,
         *commands: str,
-        labels: Sequence[str] = (),
+        labels: Sequence[str] | None = None,
         message: str | None = None,
         extra: Mapping[str, Any] | None = None,
         **only: Unpack[Only],
@@ -250,7 +250,8 @@ class Faults:
         Args:
             code: the error's code.
             commands: names of commands.
-            labels: labels that are added to the answer.
+            labels: labels that are added to the answer; by default as for `error`, except that a
+                mongos gives none.
             message: its text.
             extra: more fields of the error, as `{"errInfo": {"wtimeout": True}}`.
             only: further conditions.
@@ -277,6 +278,22 @@ class Faults:
         _checks.finite("bytes_per_second", bytes_per_second, zero=False)
         only.setdefault("times", None)
         return self._arm(Slow(bytes_per_second), commands, **only)
+
+    def watch(self, *commands: str, **only: Unpack[Only]) -> Fault:
+        """Do nothing to commands, and count them; every time, unless `times` is given.
+
+        For a test that waits until commands have passed (`wait_until_fired`), or requires it.
+
+        Args:
+            commands: names of commands.
+            only: further conditions.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: an argument is out of its range.
+        """
+        only.setdefault("times", None)
+        return self._arm(Watch(), commands, **only)
 
     def refuse_connections(
         self,
@@ -374,8 +391,8 @@ class Faults:
         return faults
 
 
-def _labels(labels: Sequence[str]) -> tuple[str, ...]:
-    return _checks.texts("labels", labels, "a list of texts")
+def _labels(labels: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if labels is None else _checks.texts("labels", labels, "a list of texts or None")
 
 
 def _error(code: int, message: str | None) -> dict[str, Any]:

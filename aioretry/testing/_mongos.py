@@ -95,7 +95,10 @@ class FakeMongos:
         async def connect(upstream: asyncio.Protocol) -> None:
             Router(upstream, self._shard, self._process)
 
-        self._links = Links(self._fault_list, lambda: Conversation(self._fault_list, {}), connect)
+        def converse() -> Conversation:
+            return Conversation(self._fault_list, {}, is_mongos=True)
+
+        self._links = Links(self._fault_list, converse, connect)
         return self._links
 
     def _partitioned(self) -> None:

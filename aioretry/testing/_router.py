@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bson import DatetimeMS, Int64, ObjectId
 
-from aioretry.testing._actions import is_state_change
+from aioretry.testing._actions import is_state_change, labels_for
 from aioretry.testing._streams import ask, read_message
 from aioretry.testing._wire import (
     EXHAUST_ALLOWED,
@@ -221,9 +221,8 @@ class Router(asyncio.Transport):
         if flags_of(header_of(message), message) & MORE_TO_COME:
             return
         body: dict[str, Any] = {"ok": 0.0, "errmsg": text, "code": code}
-        labels = _labels_for(command_of(message))
-        if labels and code == _HOST_UNREACHABLE:
-            body |= {"codeName": "HostUnreachable", "errorLabels": labels}
+        if code == _HOST_UNREACHABLE and (labels := labels_for(command_of(message))):
+            body["errorLabels"] = list(labels)
         await self._answer(reply_of(message, body))
 
     async def _answer(self, data: bytes) -> None:
@@ -264,15 +263,6 @@ class _Connection:
         self.address = address
         self.reader = reader
         self.writer = writer
-
-
-def _labels_for(command: Mapping[str, Any]) -> list[str]:
-    """Label a network error as a mongos does."""
-    if "commitTransaction" in command or "abortTransaction" in command:
-        return ["RetryableWriteError"]
-    if "autocommit" in command:
-        return ["TransientTransactionError"]
-    return ["RetryableWriteError"] if "txnNumber" in command else []
 
 
 def _election_of(reply: Mapping[str, Any]) -> bytes:

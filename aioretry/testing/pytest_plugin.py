@@ -4,6 +4,7 @@ It is active wherever aioretry is installed (entry point `pytest11`), and starts
 test asks for it.
 """
 
+import inspect
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -98,11 +99,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test with what its marker asks for; more than once if it names several versions."""
-    marker = metafunc.definition.get_closest_marker(_NAME)
-    if marker is None or _NAME not in metafunc.fixturenames:
+    markers = [*metafunc.definition.iter_markers(_NAME)]
+    if not markers or _NAME not in metafunc.fixturenames:
         return
-    wanted = _wanted(*marker.args, **marker.kwargs)
-    metafunc.parametrize(_NAME, wanted, indirect=True, ids=str, scope="session")
+    arguments: dict[str, Any] = {}
+    for marker in reversed(markers):  # the nearest one has the last word
+        arguments |= _SIGNATURE.bind(*marker.args, **marker.kwargs).arguments
+    metafunc.parametrize(_NAME, _wanted(**arguments), indirect=True, ids=str, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -186,6 +189,9 @@ def _wanted(
 ) -> list[Wanted]:
     versions = [version] if version is None or isinstance(version, str) else list(version)
     return [Wanted(members, one, processes) for one in versions]
+
+
+_SIGNATURE: Final = inspect.signature(_wanted)
 
 
 def _lacking(pipe: BlackPipe, wanted: Wanted) -> str | None:

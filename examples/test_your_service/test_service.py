@@ -12,9 +12,7 @@ WORRIES: dict[str, Callable[[Faults], Fault]] = {
     "reply lost": lambda faults: faults.drop_reply("update", times=2),
     "reply cut short": lambda faults: faults.truncate_reply(20, "update", times=2),
     "reply late": lambda faults: faults.delay(0.5, "update", applied=True, times=2),
-    "primary gone": lambda faults: faults.error(
-        10107, "update", labels=["RetryableWriteError"], times=2
-    ),
+    "primary gone": lambda faults: faults.error(10107, "update", times=2),
 }
 
 

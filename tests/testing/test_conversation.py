@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioretry.testing import Faults
-from aioretry.testing._conversation import Conversation, Signal, Step
+from aioretry.testing._conversation import Back, Conversation, Signal, Step
 from aioretry.testing._fault import FaultList
 from aioretry.testing._wire import OP_MSG, WireError, body_of
 
@@ -206,3 +206,81 @@ def test_compressed_message() -> None:
 def test_reply_that_nobody_asked_for() -> None:
     """A server that speaks first ends the conversation."""
     assert hangs_up(conversation().from_server(OK))
+
+
+RETRYABLE = ["RetryableWriteError"]
+TRANSIENT = ["TransientTransactionError"]
+
+
+def insert(**fields: object) -> bytes:
+    return message({"insert": "c", "$db": "d", **fields})
+
+
+def answer_of(steps: list[Step]) -> dict:
+    """What a client is answered, whatever else is done."""
+    [data] = [
+        step.data if isinstance(step, Back) else step
+        for step in steps
+        if not isinstance(step, Signal)
+    ]
+    assert isinstance(data, bytes)
+    return body_of(data)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "labels", "expected"),
+    [
+        ({"txnNumber": 1}, 10107, None, RETRYABLE),
+        ({"txnNumber": 1}, 6, None, RETRYABLE),
+        ({"txnNumber": 1}, 10107, (), None),
+        ({"txnNumber": 1}, 10107, ["Other"], ["Other"]),
+        ({"txnNumber": 1}, 13, None, None),
+        ({"txnNumber": 1}, 13, RETRYABLE, RETRYABLE),
+        ({"txnNumber": 1, "autocommit": False}, 10107, None, TRANSIENT),
+        ({"txnNumber": 1, "autocommit": False}, 13, None, None),
+        ({}, 10107, None, None),
+    ],
+)
+@pytest.mark.parametrize("applied", [False, True])
+def test_labels_of_an_error(fields, code, labels, expected, applied) -> None:
+    """By default an error has the labels that a server would give, and others on request."""
+    faults = FaultList()
+    faults_of(faults).error(code, labels=labels, applied=applied)
+    talk = conversation(faults)
+    steps = talk.from_client(insert(**fields))
+    reply = answer_of(talk.from_server(OK) if applied else steps)
+    assert (code, expected) == (reply["code"], reply.get("errorLabels"))
+
+
+@pytest.mark.parametrize("is_mongos", [False, True])
+@pytest.mark.parametrize(
+    ("code", "labels", "expected"),
+    [(91, None, RETRYABLE), (64, None, None), (91, (), None), (64, RETRYABLE, RETRYABLE)],
+)
+def test_labels_of_a_write_concern_error(code, labels, expected, is_mongos) -> None:
+    """By default a mongod labels a write concern error, and a mongos does not."""
+    faults = FaultList()
+    faults_of(faults).write_concern_error(code, labels=labels)
+    talk = Conversation(faults, {}, is_mongos=is_mongos)
+    talk.from_client(insert(txnNumber=1))
+    reply = answer_of(talk.from_server(OK))
+    assert code == reply["writeConcernError"]["code"]
+    assert (None if is_mongos and labels is None else expected) == reply.get("errorLabels")
+
+
+def test_the_commit_of_a_transaction_is_retryable() -> None:
+    """A commit is labelled as a retryable write, though it belongs to a transaction."""
+    faults = FaultList()
+    faults_of(faults).error(91)
+    commit = message({"commitTransaction": 1, "txnNumber": 1, "autocommit": False, "$db": "admin"})
+    assert RETRYABLE == answer_of(conversation(faults).from_client(commit))["errorLabels"]
+
+
+def test_watch() -> None:
+    """Watched commands pass as they are, every time, and are counted."""
+    faults = FaultList()
+    fault = faults_of(faults).watch("insert")
+    talk = conversation(faults)
+    assert INSERT * 2 == sent(talk.from_client(INSERT * 2))
+    assert OK * 2 == sent(talk.from_server(OK * 2))
+    assert (2, 2) == (fault.fired, fault.seen)

@@ -122,13 +122,18 @@ def test_marker(run) -> None:
             async def test_whole(self, mongo_replica_set):
                 assert len(await mongo_replica_set.secondaries()) == 2
 
+            @pytest.mark.mongo_replica_set(members=1)
+            def test_inner(self, mongo_replica_set, request):
+                assert len(mongo_replica_set.members) == 1
+                assert request.node.callspec.params["mongo_replica_set"].processes
+
         @pytest.mark.mongo_replica_set(version=["6.0"])
         def test_version(mongo_replica_set, faults):
             with pymongo.MongoClient(mongo_replica_set.uri) as client:
                 assert client.server_info()["version"].startswith("6.0.")
         """
     )
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines_random(["PASSED *test_version?6.0x1?*"])
 
 

@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
 
-.PHONY: help demo test check pytest matrix bench format clean
+.PHONY: help demo test check pytest matrix bench bench-proxy format clean
 
 help:
 	@echo "make demo    watch writes survive failovers on a real replica set"
 	@echo "make test    lint, types and all tests"
 	@echo "make matrix  the failover test on every server version (slow)"
 	@echo "make bench   throughput beside Motor and PyMongo's AsyncMongoClient"
+	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make format  format and sort imports"
 
 $(STAMP): pyproject.toml
@@ -40,6 +41,9 @@ matrix: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+bench-proxy: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.proxy $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -8,12 +8,12 @@ SOURCES := aioretry tests examples
 .PHONY: help demo test check pytest matrix bench bench-proxy format clean
 
 help:
-	@echo "make demo    watch writes survive failovers on a real replica set"
-	@echo "make test    lint, types and all tests"
-	@echo "make matrix  the failover test on every server version (slow)"
-	@echo "make bench   throughput beside Motor and PyMongo's AsyncMongoClient"
+	@echo "make demo         watch writes survive failovers on a real replica set"
+	@echo "make test         lint, types and all tests"
+	@echo "make matrix       the failover test on every server version (slow)"
+	@echo "make bench        throughput beside Motor and PyMongo's AsyncMongoClient"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
-	@echo "make format  format and sort imports"
+	@echo "make format       format and sort imports"
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'

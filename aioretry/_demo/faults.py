@@ -69,7 +69,7 @@ async def lose_replies(scene: Scene, servers: ReplicaSet) -> None:
                 if name not in armed or armed[name].fired:
                     lost += name in armed
                     armed[name] = servers.faults.drop_reply(
-                        "update", namespace=f"{DATABASE}.{name}"
+                        "update", namespace=f"{DATABASE}.{name}", must_fire=False
                     )
     finally:
         for fault in armed.values():

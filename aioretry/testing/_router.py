@@ -30,6 +30,7 @@ Address = tuple[str, int]
 
 _HELLO: Final = {"isMaster": 1, "$db": "admin"}  # every server version knows this name
 _PAUSE: Final = 0.02  # seconds between two looks for a primary
+_LOOK_EVERY: Final = 0.5  # seconds
 _PATIENCE: Final = 20.0  # seconds that a mongos, too, waits for a primary
 _HOST_UNREACHABLE: Final = 6
 _NO_PRIMARY: Final = 133  # FailedToSatisfyReadPreference
@@ -46,10 +47,15 @@ class Shard:
         self._servers = servers
         self._primary: Address | None = None  # whoever finds another one says so
         self._wire_version = 0
+        self._looked = 0.0  # when, on the monotonic clock
+        self._looking: set[asyncio.Task[None]] = set()
 
-    @property
-    def wire_version(self) -> int:
-        """The highest wire version of the primary that was found last."""
+    async def wire_version(self) -> int:
+        """Give the highest wire version that a server speaks; wait for one that answers."""
+        while not self._wire_version:
+            await self._look()
+            if not self._wire_version:
+                await asyncio.sleep(_PAUSE)
         return self._wire_version
 
     async def find_primary(self) -> Address | None:
@@ -58,6 +64,7 @@ class Shard:
         Returns:
             Its address; None if there was none in time.
         """
+        self._look_again()
         deadline = time.monotonic() + _PATIENCE
         while self._primary is None and time.monotonic() < deadline:
             await self._look()
@@ -70,14 +77,25 @@ class Shard:
         if self._primary == address:
             self._primary = None
 
+    def _look_again(self) -> None:
+        """See, beside what is going on, whether another one was elected, as where one is frozen."""
+        if time.monotonic() - self._looked > _LOOK_EVERY:
+            self._looked = time.monotonic()
+            task = asyncio.get_running_loop().create_task(self._look())
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+
     async def _look(self) -> None:
         replies = await asyncio.gather(*(ask(*server, _HELLO) for server in self._servers))
-        answers = zip(self._servers, replies, strict=True)
-        primaries = [(server, reply) for server, reply in answers if reply and reply["ismaster"]]
+        answers = [
+            (server, reply) for server, reply in zip(self._servers, replies, strict=True) if reply
+        ]
+        for _, reply in answers:
+            self._wire_version = int(reply.get("maxWireVersion", 0))
+        primaries = [answer for answer in answers if answer[1].get("ismaster")]
         if primaries:
             # A deposed one may not know it yet; election ids grow.
-            self._primary, reply = max(primaries, key=lambda found: _election_of(found[1]))
-            self._wire_version = reply["maxWireVersion"]
+            self._primary, _ = max(primaries, key=lambda answer: _election_of(answer[1]))
 
 
 class Router(asyncio.Transport):
@@ -166,14 +184,13 @@ class Router(asyncio.Transport):
                 await _wait(self._closing, seconds)
             if self._closing.is_set():
                 return
-            if not self._shard.wire_version:
-                await self._shard.find_primary()
-            last = reply_of(last, self._hello(request), more_to_come=streams and seconds > 0)
+            hello = self._hello(request, await self._shard.wire_version())
+            last = reply_of(last, hello, more_to_come=streams and seconds > 0)
             await self._answer(last)
             if not streams or not seconds:
                 return
 
-    def _hello(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _hello(self, request: Mapping[str, Any], wire_version: int) -> dict[str, Any]:
         writable = "isWritablePrimary" if "hello" in request else "ismaster"
         return {
             writable: True,
@@ -183,7 +200,7 @@ class Router(asyncio.Transport):
             **LIMITS,
             "localTime": DatetimeMS(time.time_ns() // 1_000_000),
             "connectionId": 1,
-            "maxWireVersion": self._shard.wire_version,
+            "maxWireVersion": wire_version,
             "minWireVersion": 0,
             "ok": 1.0,
         }

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aioretry.testing._wire import HEADER_SIZE, body_of, header_of, request_of
+from aioretry.testing._wire import HEADER_SIZE, WireError, body_of, header_of, request_of
 
 _ASK_TIMEOUT: Final = 2.0
 
@@ -33,7 +33,7 @@ async def ask(host: str, port: int, command: Mapping[str, Any]) -> dict[str, Any
     Returns:
         The reply; None if there is none within two seconds.
     """
-    with contextlib.suppress(OSError, EOFError):  # a TimeoutError is an OSError
+    with contextlib.suppress(OSError, EOFError, WireError):  # a TimeoutError is an OSError
         async with asyncio.timeout(_ASK_TIMEOUT):
             reader, writer = await asyncio.open_connection(host, port)
             try:

@@ -1,6 +1,7 @@
 """Fake mongoses, as plain PyMongo sees them."""
 
 import asyncio
+import contextlib
 import socket
 import threading
 
@@ -8,7 +9,7 @@ import pymongo
 import pytest
 from bson import Int64
 from pymongo import monitoring
-from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure
+from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure, PyMongoError
 
 from aioretry.testing import FakeMongoses, ReplicaSet
 
@@ -110,6 +111,24 @@ async def test_commands_wait_for_a_primary(servers: ReplicaSet, cluster, client)
     await asyncio.to_thread(collection.insert_one, {"_id": 2})
 
     assert 2 == await asyncio.to_thread(collection.count_documents, {})
+
+
+async def test_a_frozen_primary(servers: ReplicaSet, cluster, client) -> None:
+    """Commands go to the new primary once there is one, though the old one never said a word."""
+    collection = client.mongos.c
+    await asyncio.to_thread(collection.insert_one, {"_id": 1})
+    old = await servers.primary()
+    await servers.freeze(old)
+    await servers.wait_for_primary(other_than=old)
+
+    async def count() -> int | None:
+        """Ask with a time limit: a command may still go to the old one."""
+        with pymongo.timeout(1), contextlib.suppress(PyMongoError):
+            return await asyncio.to_thread(collection.count_documents, {})
+
+    async with asyncio.timeout(30):
+        while await count() != 1:
+            pass
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,11 @@ from aioretry.testing._admin import CommandFailedError, run_command, split_addre
 from aioretry.testing._faults import Faults
 from aioretry.testing._proxy import Proxy
 from aioretry.testing._running import Running
+from aioretry.testing._wire import WireError
 
 _URI: Final = re.compile(r"mongodb://(?P<user>[^@/?]*@)?(?P<hosts>[^/?]+)(?P<rest>[/?].*)?")
 _TLS: Final = re.compile(r"[?&](tls|ssl)=true(&|$)", re.IGNORECASE)
+_DIRECT: Final = re.compile(r"[?&]directConnection=true(&|$)", re.IGNORECASE)
 _TIMEOUT: Final = 10.0
 _HELLO: Final = {"isMaster": 1}  # every server version knows this name
 
@@ -35,7 +37,7 @@ class BlackPipe(Running):
 
     For a replica set, a standalone server or the routers of a cluster that you have already. Every
     member that the first answering host names gets a proxy, and clients with this object's `uri`
-    stay on the proxies.
+    stay on the proxies; with `directConnection=true`, the named host alone.
 
         async with BlackPipe("mongodb://user:secret@db1,db2/?replicaSet=rs0") as pipe:
             client = RetryClient(pipe.uri)
@@ -142,11 +144,13 @@ class BlackPipe(Running):
         return self._members
 
     def _discover(self) -> list[str]:
+        if _DIRECT.search(self._rest):
+            return self._seeds
         failures = []
         for seed in self._seeds:
             try:
                 hello = run_command(*split_address(seed), _HELLO, timeout=_TIMEOUT)
-            except (OSError, CommandFailedError) as exc:
+            except (OSError, CommandFailedError, WireError) as exc:
                 failures.append(f"{seed}: {exc}")
             else:
                 named = [hello.get(key, ()) for key in ("hosts", "passives", "arbiters")]

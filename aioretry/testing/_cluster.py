@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from aioretry.testing._admin import CommandFailedError
 from aioretry.testing._election import (
     NoPrimaryError,
     depose,
@@ -20,6 +21,7 @@ from aioretry.testing._proxy import Proxy
 from aioretry.testing._server import PAUSE, START_TIMEOUT, MemberState, MongodStartError, Server
 
 _MOST_MEMBERS: Final = 7  # more can't all vote
+_NOT_PRIMARY: Final = 10107
 _AWAY: Final = 10.0  # seconds that a primary leaves to the others before its restart
 
 
@@ -119,15 +121,26 @@ class Cluster:
             MongodStartError: a server did not end or start, or get ready.
             NoPrimaryError: none is primary within a minute.
         """
-        primary = self.wait_for_primary(START_TIMEOUT, None)
-        for server in self.servers:
-            if server is not primary:
-                self._shut_down_and_start(server)
-        if len(self.servers) > 1:
-            depose(primary, _AWAY, alone=False)
-            self.wait_for_primary(START_TIMEOUT, primary)
-        self._shut_down_and_start(primary)
+        left = list(self.servers)
+        while left:
+            primary = self.wait_for_primary(START_TIMEOUT, None)
+            server = next((one for one in left if one is not primary), primary)
+            if server is primary and len(self.servers) > 1 and not self._hand_over(primary):
+                continue
+            self._shut_down_and_start(server)
+            left.remove(server)
         self.wait_for_primary(START_TIMEOUT, None)
+
+    def _hand_over(self, primary: Server) -> bool:
+        """Say whether another one is primary now; not if this one was none any more."""
+        try:
+            depose(primary, _AWAY, alone=False)
+        except CommandFailedError as exc:
+            if exc.code != _NOT_PRIMARY:
+                raise
+            return False
+        self.wait_for_primary(START_TIMEOUT, primary)
+        return True
 
     def _shut_down_and_start(self, server: Server) -> None:
         if server.state is MemberState.RUNNING:
@@ -189,13 +202,20 @@ class Cluster:
 
         Raises:
             NoPrimaryError: there is none.
+            CommandFailedError: it refused.
         """
-        primary = find_primary(self.servers)
-        if primary is None:
-            raise NoPrimaryError("no member is primary")
-        running = [server for server in self.servers if server.state is MemberState.RUNNING]
-        depose(primary, seconds, alone=len(running) == 1)
-        return primary
+        while True:
+            primary = find_primary(self.servers)
+            if primary is None:
+                raise NoPrimaryError("no member is primary")
+            running = [server for server in self.servers if server.state is MemberState.RUNNING]
+            try:
+                depose(primary, seconds, alone=len(running) == 1)
+            except CommandFailedError as exc:
+                if exc.code != _NOT_PRIMARY:  # else it was deposed by itself meanwhile
+                    raise
+            else:
+                return primary
 
     def _begin(self) -> Processes:
         with self._lock:

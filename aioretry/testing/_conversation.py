@@ -84,6 +84,9 @@ class Signal(Enum):
     DROP_MONITORS = "drop monitors"
     """Close the connections of all monitors of this server."""
 
+    IS_MONITOR = "is monitor"
+    """From now on the client waits for news of the server over this connection."""
+
 
 Step = bytes | Wait | Hold | Trickle | Back | Signal
 """Bytes are to be sent to the other side."""
@@ -164,11 +167,6 @@ class Conversation:
         self._from_client = _Direction(self._decide_request)
         self._from_server = _Direction(self._decide_reply)
 
-    @property
-    def is_monitor(self) -> bool:
-        """Whether the client watches the server over this connection."""
-        return self._is_monitor
-
     def from_client(self, data: bytes) -> list[Step]:
         """Take what the client sent.
 
@@ -206,20 +204,22 @@ class Conversation:
                 self._pending.append(_Pending(hello=False, faults=()))
             return 0, []
         message = bytes(data[: header.length])
+        steps: list[Step] = []
         if hello:
-            message = self._greet(message)
+            message, steps = self._greet(message)
         pending = _Pending(hello, ())
         if faults:
             request = Request(name, command_of(message), self._app_name)
             picked = tuple(fault for fault in faults if fault.pick(request))
             pending = _Pending(hello, picked, labels=labels_for(request.body))
-        return header.length, self._request_steps(message, pending)
+        return header.length, steps + self._request_steps(message, pending)
 
-    def _greet(self, message: bytes) -> bytes:
+    def _greet(self, message: bytes) -> tuple[bytes, list[Step]]:
         hello = hello_request(message)
         self._app_name = hello.app_name or self._app_name
+        begins_to_wait = hello.awaits and not self._is_monitor
         self._is_monitor = self._is_monitor or hello.awaits
-        return hello.message
+        return hello.message, [Signal.IS_MONITOR] if begins_to_wait else []
 
     def _request_steps(self, message: bytes, pending: _Pending) -> list[Step]:
         steps: list[Step] = []

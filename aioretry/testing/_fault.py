@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from anyio import to_thread
 
 from aioretry.testing._actions import Action, Partition, RefuseConnections
+from aioretry.testing._running import verify_after
 
 # What drivers send by themselves; a fault that names no command spares it.
 _DRIVERS_OWN: Final = frozenset(
@@ -152,6 +153,7 @@ class Fault:
         """Let every later command pass, and what it holds go on; fine to repeat."""
         with self._changed:
             self._armed = False
+            self._changed.notify_all()
             released, self._on_disarm = self._on_disarm, []
         self._disarm(self)
         for callback in released:
@@ -181,7 +183,7 @@ class Fault:
             timeout: seconds.
 
         Raises:
-            TimeoutError: it has not struck so often in time.
+            TimeoutError: it has not struck so often in time, or can't any more.
         """
         await to_thread.run_sync(self._wait, times, timeout, abandon_on_cancel=True)
 
@@ -224,9 +226,15 @@ class Fault:
         callback()
 
     def _wait(self, times: int, timeout: float) -> None:
+        def is_decided() -> bool:
+            used_up = self._times is not None and self._fired >= self._times
+            return self._fired >= times or used_up or not self._armed
+
         with self._changed:
-            if not self._changed.wait_for(lambda: self._fired >= times, timeout):
-                raise TimeoutError(f"{self!r} did not strike {times} times in {timeout:g} s")
+            in_time = self._changed.wait_for(is_decided, timeout)
+            if self._fired < times:
+                why = "can't any more" if in_time else f"{timeout:g} s are over"
+                raise TimeoutError(f"{self!r} did not strike {times} times: {why}")
 
     def __enter__(self) -> Self:
         return self
@@ -239,8 +247,7 @@ class Fault:
     ) -> None:
         self.disarm()
         self._settled = True
-        if exc is None:
-            self.verify()
+        verify_after(exc, self.verify)
 
     async def __aenter__(self) -> Self:
         return self
@@ -269,7 +276,8 @@ class FaultList:
     def add(self, fault: Fault) -> None:
         """Arm a fault."""
         with self._lock:
-            self._faults = (*self._faults, fault)
+            if fault.armed:  # else it was disarmed by another thread just now
+                self._faults = (*self._faults, fault)
         self._tell(fault)
 
     def remove(self, fault: Fault) -> None:

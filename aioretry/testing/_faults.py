@@ -37,7 +37,9 @@ class Only(TypedDict, total=False):
 
     Attributes:
         times: how often it strikes in all; None for every time. Once by default.
-        nth: the first of the commands that it strikes; 1, the default, is the next one.
+        nth: the first of the commands that it strikes; 1, the default, is the next one. Among
+            commands at once, a fault of answers strikes those whose answers come first, of the
+            nth command and later ones.
         member: only at this member (or mongos); by default at any.
         namespace: only on this collection, as `metrics.events`.
         app_name: only for clients with this application name.
@@ -85,7 +87,10 @@ class Faults:
 
     @property
     def declared(self) -> tuple[Fault, ...]:
-        """The faults that were declared since the last `verify` or `clear`, blocks apart."""
+        """The faults that were declared since the last `verify` or `clear`.
+
+        Those whose block has ended are no longer among them.
+        """
         return tuple(fault for fault in self._declared if not fault.settled)
 
     def verify(self) -> None:
@@ -176,7 +181,7 @@ class Faults:
         """Send only the beginning of an answer, and close the client's connection.
 
         Args:
-            size: how many bytes to send; 16 of them are the header.
+            size: how many bytes to send at most; 16 of them are the header.
             commands: names of commands.
             only: further conditions.
 

@@ -102,8 +102,11 @@ class Ledger:
             that it is not `acknowledged`, as at `w: 0`, leaves the write `UNKNOWN`.
 
         Raises:
+            TypeError: the key can't be hashed, or nothing awaitable was given.
             BaseException: what the awaitable raises, cancellation included, as it is.
         """
+        if not inspect.isawaitable(awaitable):
+            raise TypeError(f"awaitable is {awaitable!r}: the awaitable of a write is needed")
         index = self._add(key, Outcome.UNKNOWN, running=True)
         return self._settle(index, time.monotonic(), awaitable)
 
@@ -114,6 +117,9 @@ class Ledger:
             key: what the write leaves in the database; any hashable value.
             outcome: how it ended.
             error: what it failed with, if anything.
+
+        Raises:
+            TypeError: the key can't be hashed, or the outcome is none.
         """
         self._add(key, outcome, error=error)
 
@@ -209,6 +215,7 @@ class Ledger:
         running: bool = False,
     ) -> int:
         hash(key)  # an unhashable one is refused here, not at the end of the test
+        _require_outcome("outcome", outcome)
         index = len(self._entries)
         self._entries.append(
             Entry(index + 1, key, outcome, time.time(), error=error, running=running)
@@ -219,7 +226,10 @@ class Ledger:
         try:
             result = await awaitable
         except BaseException as exc:
-            self._end(index, begun, self._outcome_of(exc) or Outcome.UNKNOWN, exc)
+            self._end(index, begun, Outcome.UNKNOWN, exc)  # in case the next line raises
+            outcome = self._outcome_of(exc) or Outcome.UNKNOWN
+            _require_outcome("the result of `outcome`", outcome)
+            self._end(index, begun, outcome, exc)
             raise
         refused = getattr(result, "acknowledged", True) is False
         self._end(index, begun, Outcome.UNKNOWN if refused else Outcome.APPLIED)
@@ -263,6 +273,11 @@ class Ledger:
         if not report.ok:
             raise LedgerError(report)
         return report
+
+
+def _require_outcome(name: str, outcome: object) -> None:
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"{name} is {outcome!r}: an Outcome is needed")
 
 
 def _is_durable(write_concern: WriteConcern) -> bool:

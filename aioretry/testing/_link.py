@@ -43,8 +43,14 @@ class Links:
         self._converse = converse
         self._connect = connect
         self._links: set[Link] = set()
+        self._news = 0  # how often monitors were to look again
         self._empty = asyncio.Event()
         self._empty.set()
+
+    @property
+    def news(self) -> int:
+        """How often the monitors were told so far."""
+        return self._news
 
     def accept(self) -> asyncio.Protocol:
         """Make the protocol of a new client's connection."""
@@ -75,7 +81,8 @@ class Links:
             self._cut(link)
 
     def drop_monitors(self) -> None:
-        """Close the connections of all monitors."""
+        """Close the connections of all monitors, and of those that are about to become one."""
+        self._news += 1
         for link in tuple(self._links):
             if link.is_monitor:
                 link.abort()
@@ -109,15 +116,16 @@ class Link:
         self.client = Side(self, conversation.from_client)
         self.cut_by: set[Fault] = set()
         self._upstream = Side(self, conversation.from_server)
-        self._conversation = conversation
         self._connect = connect
         self._links = links
+        self._news = links.news  # what the server says after that is new to the client
+        self._is_monitor = False
         self._connecting: asyncio.Task[None] | None = None
 
     @property
     def is_monitor(self) -> bool:
         """Whether the client watches the server over this connection."""
-        return self._conversation.is_monitor
+        return self._is_monitor
 
     @property
     def _is_connecting(self) -> bool:
@@ -166,6 +174,10 @@ class Link:
                 self.close()
             case Signal.DROP_MONITORS:
                 self._links.drop_monitors()
+            case Signal.IS_MONITOR:
+                self._is_monitor = True
+                if self._news != self._links.news:  # it would wait for what it has missed
+                    self.abort()
 
     def close(self) -> None:
         """Close both connections, after what was to be sent."""

@@ -1,6 +1,7 @@
 """What is started and closed: in a block, or by hand."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -36,12 +37,13 @@ class Running(ABC):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-        if exc is None:
-            self.verify()
+        verify_after(exc, self.verify)
 
     async def __aenter__(self) -> Self:
         try:
             await to_thread.run_sync(self.start)
+        except Exception:
+            raise  # of the start itself, which has cleaned up, or ran already
         except BaseException:
             with CancelScope(shield=True):
                 await to_thread.run_sync(self.close)
@@ -56,5 +58,21 @@ class Running(ABC):
     ) -> None:
         with CancelScope(shield=True):
             await to_thread.run_sync(self.close)
-        if exc is None:
-            self.verify()
+        verify_after(exc, self.verify)
+
+
+def verify_after(exc: BaseException | None, verify: Callable[[], None]) -> None:
+    """Look at what happened in a block.
+
+    Args:
+        exc: what the block ended with; what is found is noted on it then, as it may be why.
+        verify: raises what is found.
+    """
+    if exc is None:
+        verify()
+        return
+    try:
+        verify()
+    except Exception as found:  # noqa: BLE001  # the block's own error is the one to raise
+        cause = "" if found.__cause__ is None else f": {found.__cause__!r}"
+        exc.add_note(f"besides: {type(found).__name__}: {found}{cause}")

@@ -26,6 +26,7 @@ from aioretry.testing._server import MemberState
 URI_VARIABLE: Final = "AIORETRY_TEST_URI"
 
 _NAME: Final = "mongo_replica_set"  # of the fixture and of the marker
+_PASSED: Final = pytest.StashKey[bool]()
 _MARKER_HELP: Final = (
     f"{_NAME}(members=1, version=None, processes=False): what the fixture of this name is to be "
     "for the test: how many members, which version of the server (as '5.0'; the test runs on each "
@@ -103,8 +104,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if not markers or _NAME not in metafunc.fixturenames:
         return
     arguments: dict[str, Any] = {}
-    for marker in reversed(markers):  # the nearest one has the last word
-        arguments |= _SIGNATURE.bind(*marker.args, **marker.kwargs).arguments
+    try:
+        for marker in reversed(markers):  # the nearest one has the last word
+            arguments |= _SIGNATURE.bind(*marker.args, **marker.kwargs).arguments
+    except TypeError as exc:
+        where = metafunc.definition.nodeid
+        raise pytest.Collector.CollectError(f"{where}: the marker {_NAME}: {exc}") from exc
     metafunc.parametrize(_NAME, _wanted(**arguments), indirect=True, ids=str, scope="session")
 
 
@@ -132,7 +137,9 @@ def mongo_replica_set(
 
 
 @pytest.fixture
-def faults(mongo_replica_set: ReplicaSet | BlackPipe) -> Iterator[Faults]:
+def faults(
+    request: pytest.FixtureRequest, mongo_replica_set: ReplicaSet | BlackPipe
+) -> Iterator[Faults]:
     """What the proxies before `mongo_replica_set` can do wrong, for one test.
 
     A fault that never struck fails the test, unless it was declared with `must_fire=False`. All
@@ -141,47 +148,58 @@ def faults(mongo_replica_set: ReplicaSet | BlackPipe) -> Iterator[Faults]:
     faults = mongo_replica_set.faults
     try:
         yield faults
+        if request.node.stash.get(_PASSED, False):  # it was asked for at run time
+            _verify(faults)
     finally:
         faults.clear()
 
 
 @pytest.fixture
-def ledger() -> Ledger:
+def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
     """A ledger for one test; a test that records writes in it and never checks them fails."""
-    return Ledger()
+    ledger = Ledger()
+    yield ledger
+    if request.node.stash.get(_PASSED, False):  # it was asked for at run time
+        _verify(ledger)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test that passed, and has faults that never struck or writes never checked."""
     result = yield
-    fixtures: dict[str, Any] = getattr(item, "funcargs", {})
-    used = fixtures.get("faults")
-    if isinstance(used, Faults):
-        try:
-            used.verify()
-        except FaultNotFiredError as exc:
-            pytest.fail(str(exc), pytrace=False)
-    kept = fixtures.get("ledger")
-    if isinstance(kept, Ledger) and kept.unchecked:
-        pytest.fail(
-            f"{kept!r}: writes were recorded and never checked; call one of its check methods",
-            pytrace=False,
-        )
+    for value in getattr(item, "funcargs", {}).values():
+        _verify(value)
+    item.stash[_PASSED] = True
     return result
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, Any, Any]:
     """Bring servers back that a test has left dead or frozen."""
     try:
         return (yield)
     finally:
         servers = getattr(item, "funcargs", {}).get(_NAME)
-        if isinstance(servers, ReplicaSet) and any(
-            member.state is not MemberState.RUNNING for member in servers.members
-        ):
-            anyio.run(servers.heal)
+        if nextitem is not None and isinstance(servers, ReplicaSet):  # else all has ended
+            states = {member.state for member in servers.members}
+            if states != {MemberState.RUNNING}:
+                anyio.run(servers.heal)
+
+
+def _verify(fixture: object) -> None:
+    """Fail the test if a fixture of it was left with something to do."""
+    if isinstance(fixture, Faults):
+        try:
+            fixture.verify()
+        except FaultNotFiredError as exc:
+            pytest.fail(str(exc), pytrace=False)
+    elif isinstance(fixture, Ledger) and fixture.unchecked:
+        pytest.fail(
+            f"{fixture!r}: writes were recorded and never checked; call one of its check methods",
+            pytrace=False,
+        )
 
 
 def _wanted(

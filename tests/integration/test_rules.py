@@ -732,7 +732,8 @@ class TestTime:
         """ "Once the timeout expires, a timeout error MUST be raised", which includes the
         underlying one."""
         server.answer("insert", failing(6, RETRYABLE_WRITE, message="why"))
-        async with deadline(0.5):
+        await client.admin.command("ping")  # it is connected before the time runs
+        async with deadline(1.0):
             error = await play(server, insert(client))
         assert isinstance(error, DeadlineExceeded)
         assert error.timeout
@@ -743,7 +744,8 @@ class TestTime:
 
     async def test_no_answer(self, server, client):
         """A server that never answers: the error comes at the deadline, and says what is known."""
-        async with deadline(0.3):
+        await client.admin.command("ping")  # it is connected before the time runs
+        async with deadline(1.0):
             write = insert(client)
             await server.expect("insert")
             with pytest.raises(DeadlineExceeded) as caught:

@@ -1,6 +1,7 @@
 """Proxies before a deployment of one's own."""
 
 import socket
+import threading
 
 import pymongo
 import pytest
@@ -60,6 +61,32 @@ def test_a_standalone() -> None:
                     assert 1 == client.admin.command("ping")["ok"]
             with pytest.raises(OSError, match=f"none of the hosts answers: {dead}"):
                 BlackPipe(f"mongodb://{dead}").start()
+
+
+def test_a_direct_connection(servers: ReplicaSet) -> None:
+    """Where the client is to know one host alone, so is the pipe."""
+    [member, *_] = servers.members
+    with BlackPipe(member.direct_uri) as pipe, pymongo.MongoClient(pipe.uri) as client:
+        assert [member.direct_address] == [one.direct_address for one in pipe.members]
+        assert pipe.members[0].address == client.admin.command("hello")["me"]
+
+
+def test_a_host_that_speaks_something_else() -> None:
+    """It counts as one that doesn't answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def talk() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"220 mail.example.net ESMTP ready\r\n")
+                connection.recv(1000)
+
+        talker = threading.Thread(target=talk)
+        talker.start()
+        with pytest.raises(OSError, match="none of the hosts answers"):
+            BlackPipe(f"mongodb://127.0.0.1:{port}").start()
+        talker.join()
 
 
 def test_the_uri_keeps_what_it_says(servers: ReplicaSet) -> None:

@@ -36,7 +36,7 @@ from aioretry.testing import (
     Standalone,
 )
 from aioretry.testing._fault import FaultList
-from aioretry.testing._wire import request_of
+from aioretry.testing._wire import HEADER_SIZE, body_of, header_of, request_of
 
 DATABASE = "faults"
 PATIENCE = 30.0
@@ -389,6 +389,30 @@ async def test_state_changes(servers: ReplicaSet, make_plain, kind: str, arm, ap
     await until_seen(lambda: "failed" in monitors.heard[where])
     await plain.write("update")
     assert 2 + applied == await plain.applied()
+
+
+def test_a_monitor_that_begins_to_wait_after_a_state_change(servers: ReplicaSet) -> None:
+    """It has heard of the server before, and would wait for news that it has missed."""
+
+    def say(connection: socket.socket, **fields: object) -> dict:
+        connection.sendall(request_of(1, {**fields, "$db": "admin"}))
+        head = connection.recv(HEADER_SIZE, socket.MSG_WAITALL)
+        if not head:
+            return {}
+        return body_of(head + connection.recv(header_of(head).length - 16, socket.MSG_WAITALL))
+
+    where = (servers.members[0].host, servers.members[0].port)
+    with (
+        socket.create_connection(where, PATIENCE) as monitor,
+        socket.create_connection(where, PATIENCE) as writer,
+        servers.faults.error(10107, "count", member=servers.members[0]),
+    ):
+        known = say(monitor, hello=1)["topologyVersion"]
+        assert 10107 == say(writer, count="c")["code"]
+        assert {} == say(monitor, hello=1, topologyVersion=known, maxAwaitTimeMS=10_000)
+    with socket.create_connection(where, PATIENCE) as monitor:
+        known = say(monitor, hello=1)["topologyVersion"]
+        assert say(monitor, hello=1, topologyVersion=known, maxAwaitTimeMS=100)["ok"]
 
 
 async def test_partition(servers: ReplicaSet, make_plain) -> None:

@@ -25,6 +25,7 @@ def test_a_start_ends_when_the_set_is_closed():
         servers.close()
         thread.join(20)
         assert not thread.is_alive()
+        assert all("closed" in str(error) for error in errors)
         with pytest.raises(RuntimeError):
             servers.start()
 

@@ -172,6 +172,37 @@ class TestRecording:
         assert "<Ledger 0 writes, 0 unchecked>" == repr(Ledger())
 
 
+class TestMisuse:
+    def test_no_outcome(self) -> None:
+        """What is no outcome is refused, and not recorded."""
+        ledger = Ledger()
+        with pytest.raises(TypeError, match="outcome is 'applied': an Outcome"):
+            ledger.record("a", "applied")
+        assert () == ledger.entries
+
+    def test_nothing_awaitable(self) -> None:
+        """What can't be awaited is refused at the call, and not recorded."""
+        ledger = Ledger()
+        with pytest.raises(TypeError, match="awaitable is 7"):
+            ledger.write("a", 7)
+        assert () == ledger.entries
+
+    @pytest.mark.parametrize("judgement", ["applied", KeyError("judge")])
+    async def test_a_judge_that_fails(self, judgement) -> None:
+        """The write is unknown then, and has ended."""
+
+        def judge(_exc: BaseException) -> Outcome:
+            if isinstance(judgement, Exception):
+                raise judgement
+            return judgement
+
+        ledger = Ledger(outcome=judge)
+        with pytest.raises((TypeError, KeyError)):
+            await ledger.write("a", raising(ValueError()))
+        [entry] = ledger.entries
+        assert (Outcome.UNKNOWN, False) == (entry.outcome, entry.running)
+
+
 class TestUnchecked:
     def test_until_checked(self):
         """Writes are unchecked until a check, and those that come later again."""

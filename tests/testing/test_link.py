@@ -203,3 +203,35 @@ def test_service_that_can_not_be_made() -> None:
     with pytest.raises(ZeroDivisionError):
         thread.start()
     assert "fails" not in {thread.name for thread in threading.enumerate()}
+
+
+async def test_waiting_for_a_fault_that_is_over() -> None:
+    """Who waits for more strikes than there can be is told at once."""
+    faults = Faults({"proxy": FaultList()})
+    fault = faults.drop_reply("insert", times=1)
+    waiting = asyncio.create_task(fault.wait_until_fired(timeout=3600))
+    fault.disarm()
+    with pytest.raises(TimeoutError, match="can't any more"):
+        await waiting
+    used_up = faults.drop_reply("insert", times=1)
+    used_up.strike()
+    with pytest.raises(TimeoutError, match="can't any more"):
+        await used_up.wait_until_fired(2, timeout=3600)
+
+
+def test_armed_and_cleared_at_once() -> None:
+    """A fault that was disarmed before it got to its proxy stays away from it."""
+    at_proxy = FaultList()
+    faults = Faults({"proxy": at_proxy})
+    fault = faults.partition(must_fire=False)
+    fault.disarm()
+    at_proxy.add(fault)
+    assert () == at_proxy.partitions
+
+
+def test_a_failed_block_is_told_of_idle_faults() -> None:
+    """What is wrong with a fault is noted on the error that the block ends with."""
+    faults = Faults({"proxy": FaultList()})
+    with pytest.raises(KeyError) as caught, faults.drop_reply("insert"):
+        raise KeyError
+    assert ["DropReply(insert)" in note for note in caught.value.__notes__] == [True]

@@ -202,3 +202,36 @@ def test_a_marker_with_a_mistake(run) -> None:
     )
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*unexpected keyword argument 'member'*"])
+
+
+def test_the_last_test_breaks_a_server(run) -> None:
+    """What the very last test leaves dead or frozen is ended with the rest."""
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.mongo_replica_set(processes=True)
+        async def test_it(mongo_replica_set):
+            await mongo_replica_set.kill(mongo_replica_set.members[0])
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_fixtures_that_are_asked_for_at_run_time(run) -> None:
+    """They are looked at too, at their own end."""
+    result = run(
+        """
+        from aioretry import Outcome
+
+        def test_faults(request):
+            request.getfixturevalue("faults").drop_reply("insert")
+
+        def test_ledger(request):
+            request.getfixturevalue("ledger").record("a", Outcome.APPLIED)
+
+        def test_next(faults):
+            assert faults.declared == ()
+        """
+    )
+    result.assert_outcomes(passed=3, errors=2)

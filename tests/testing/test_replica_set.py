@@ -14,6 +14,7 @@ from aioretry.testing import (
     NoPrimaryError,
     ReplicaSet,
     Standalone,
+    _cluster,
 )
 
 
@@ -126,6 +127,48 @@ async def test_rolling_restart(servers: ReplicaSet) -> None:
         assert "mongod shutdown complete" in member.log.read_text()
     new = await servers.wait_for_primary()
     assert 1 == (await new.command({"count": "c"}, database="rolling"))["n"]
+
+
+async def test_rolling_restart_with_an_election_in_it(servers: ReplicaSet, monkeypatch) -> None:
+    """The primary may change while members are restarted."""
+    cluster = servers._cluster
+    restart, restarted = cluster.restart, []
+
+    def restart_and_depose(server) -> None:
+        restart(server)
+        restarted.append(server)
+        if len(restarted) == 2:
+            cluster.step_down(1)
+
+    monkeypatch.setattr(cluster, "restart", restart_and_depose)
+    await servers.rolling_restart()
+
+    assert {*cluster.servers} == {*restarted}
+    assert 3 == len(restarted)
+
+
+async def test_step_down_of_a_primary_that_is_none_any_more(servers, monkeypatch) -> None:
+    """The one that was elected meanwhile is asked instead."""
+    primary = await servers.wait_for_primary()
+    [stale, _] = await servers.secondaries()
+    real, found = _cluster.find_primary, []
+
+    def find(members):
+        found.append(servers._server(stale) if not found else real(members))
+        return found[-1]
+
+    monkeypatch.setattr(_cluster, "find_primary", find)
+    assert primary is await servers.step_down()
+    assert 2 == len(found)
+
+
+async def test_entered_twice(servers: ReplicaSet) -> None:
+    """Entering it again is refused, and leaves it running."""
+    with pytest.raises(RuntimeError, match="once only"):
+        await servers.__aenter__()
+    with pytest.raises(RuntimeError, match="once only"):
+        servers.__enter__()
+    assert await servers.wait_for_primary() in servers.members
 
 
 async def test_rolling_restart_of_one_member() -> None:

@@ -18,7 +18,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure
 from pymongo.topology_description import TOPOLOGY_TYPE
 from pymongo.write_concern import WriteConcern
 
-from aioretry.testing import ScriptedServer, _wire
+from aioretry.testing import ScriptedRequest, ScriptedServer, _wire
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*[Mm]otor.*:DeprecationWarning")
 
@@ -614,3 +614,22 @@ def test_no_message(server: ScriptedServer, message: bytes) -> None:
     with connected(server) as connection:
         connection.sendall(message)
         assert is_closed(connection)
+
+
+async def test_a_failure_is_noted_on_the_error_of_the_block() -> None:
+    """A test that fails because an answer could not be made is told why."""
+
+    def answer(_request: ScriptedRequest) -> dict:
+        raise KeyError("the cause")
+
+    async def count() -> None:
+        async with ScriptedServer() as server:
+            server.answer("count", answer)
+            with MongoClient(server.uri, retryReads=False) as client:
+                await asyncio.to_thread(client.db.command, "count", "c")
+
+    with pytest.raises(AutoReconnect) as caught:
+        await count()
+    [note] = caught.value.__notes__
+    assert "KeyError" in note
+    assert "the cause" in note

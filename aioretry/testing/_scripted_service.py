@@ -27,7 +27,7 @@ class ScriptedService:
 
     async def close(self) -> None:
         # What has reached this host is looked at still: nothing is to be overlooked.
-        for _ in range(3):
+        for _ in range(10):
             await asyncio.sleep(0)
         for connection in tuple(self._connections):
             connection.abort()

@@ -8,12 +8,12 @@ from anyio import to_thread
 from bson import ObjectId
 
 from aioretry.testing._admin import split_address
+from aioretry.testing._checks import require, whole
 from aioretry.testing._conversation import Conversation
-from aioretry.testing._fault import FaultList
 from aioretry.testing._faults import Faults
-from aioretry.testing._link import Links
-from aioretry.testing._listening_thread import ListeningThread
-from aioretry.testing._router import Router, Shard
+from aioretry.testing._listening_thread import Service
+from aioretry.testing._piped import Piped
+from aioretry.testing._router import Address, Router, Shard
 from aioretry.testing._running import Running
 
 
@@ -35,21 +35,22 @@ class Deployed(Protocol):
         ...
 
 
-class FakeMongos:
+class FakeMongos(Piped):
     """One fake mongos; made by `FakeMongoses`.
 
     Args:
         index: its number, from 0.
-        shard: the set behind it.
+        servers: host and port of each member of the set behind it.
+        shards: the set as the running mongoses of its cluster see it; of each its own `Shard`.
     """
 
-    def __init__(self, index: int, shard: Shard) -> None:
+    def __init__(self, index: int, servers: Sequence[Address], shards: list[Shard]) -> None:
+        super().__init__("aioretry-mongos")
         self._index = index
-        self._shard = shard
+        self._servers = servers
+        self._shards = shards
+        self._shard: Shard | None = None  # from the thread's start on
         self._process = ObjectId()
-        self._fault_list = FaultList(self._partitioned)
-        self._links: Links | None = None  # while the thread runs
-        self._thread = ListeningThread("aioretry-mongos", self._make_links)
 
     def __repr__(self) -> str:
         return f"<FakeMongos {self.index} {self.address}>"
@@ -62,58 +63,47 @@ class FakeMongos:
     @property
     def host(self) -> str:
         """The host that it listens on."""
-        return self._thread.address.partition(":")[0]
+        return self.address.partition(":")[0]
 
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return self._thread.port
+    def _make_service(self) -> Service:
+        self._shard = Shard(self._servers, self._shards)
+        return _Service(super()._make_service(), self._shard)
 
-    @property
-    def address(self) -> str:
-        """Host and port that it listens on."""
-        return self._thread.address
+    def _converse(self) -> Conversation:
+        return Conversation(self._fault_list, {}, is_mongos=True)
 
-    @property
-    def fault_list(self) -> FaultList:
-        """The faults that are armed at it."""
-        return self._fault_list
-
-    def start(self) -> None:
-        """Listen, on a free port.
-
-        Raises:
-            OSError: no port was free.
-        """
-        self._thread.start()
-
-    def close(self) -> None:
-        """Close every connection and the port, as if it had died; fine to repeat."""
-        self._thread.close()
-
-    def _make_links(self) -> Links:
-        async def connect(upstream: asyncio.Protocol) -> None:
+    async def _connect(self, upstream: asyncio.Protocol) -> None:
+        if self._shard is not None:
             Router(upstream, self._shard, self._process)
 
-        def converse() -> Conversation:
-            return Conversation(self._fault_list, {}, is_mongos=True)
 
-        self._links = Links(self._fault_list, converse, connect)
-        return self._links
+class _Service:
+    """The connections of a fake mongos, and its view of the set."""
 
-    def _partitioned(self) -> None:
-        if self._links is not None:
-            self._thread.run(self._links.look_at_partitions)
+    def __init__(self, links: Service, shard: Shard) -> None:
+        self._links = links
+        self._shard = shard
+
+    def accept(self) -> asyncio.Protocol:
+        return self._links.accept()
+
+    async def close(self) -> None:
+        await self._links.close()
+        await self._shard.close()
 
 
 class FakeMongoses(Running):
     """Two or more proxies before one replica set that a driver takes for a sharded cluster.
 
     Each answers `hello` as a mongos does, and routes everything else to the present primary. While
-    there is none, commands wait for one, for up to 20 seconds. An answer that tells of a state
-    change of the primary, or its loss, becomes error 6, HostUnreachable, with the labels that a
-    mongos gives. Reads go to the primary, whatever their read preference; there are no chunks, no
+    there is none, commands wait for one, for up to 20 seconds. The loss of the primary under a
+    command, its replacement (as when it is frozen), or an answer that tells of its state change
+    becomes error 6, HostUnreachable, with the labels that a mongos gives; after that no mongos
+    routes to this server until it says again that it is the primary. There are no chunks, no
     commands of a cluster's administration, and no authentication.
+
+    Reads go to the primary, whatever their read preference. It gets to see that preference: one
+    that was deposed a moment ago may still answer a read that allows a secondary.
 
     Use it in a `with` or an `async with` block, inside that of the set.
 
@@ -126,12 +116,12 @@ class FakeMongoses(Running):
         count: how many mongoses.
 
     Raises:
+        TypeError: the count is no whole number.
         ValueError: there is to be none of them.
     """
 
     def __init__(self, deployed: Deployed, count: int = 2) -> None:
-        if count < 1:
-            raise ValueError(f"count is {count!r}: a number from 1 on is needed")
+        whole("count", count, 1)
         self._deployed = deployed
         self._count = count
         self._mongoses: tuple[FakeMongos, ...] = ()
@@ -149,12 +139,17 @@ class FakeMongoses(Running):
     def uri(self) -> str:
         """The URI for a client of them.
 
+        It has a `localThresholdMS` of a minute: by default a driver ignores a mongos that answers
+        15 ms later than the nearest one on average, as one of them does for long on a busy machine;
+        a fault at this one would never strike.
+
         Raises:
             RuntimeError: they were not started.
         """
         if not self._mongoses:
             raise RuntimeError("they were not started: use them in a `with` or `async with` block")
-        return f"mongodb://{','.join(mongos.address for mongos in self._mongoses)}/"
+        addresses = ",".join(mongos.address for mongos in self._mongoses)
+        return f"mongodb://{addresses}/?localThresholdMS=60000"
 
     @property
     def faults(self) -> Faults:
@@ -176,11 +171,11 @@ class FakeMongoses(Running):
         """
         if self._mongoses:
             raise RuntimeError("they were started before: they can be started once only")
-        servers = [member.direct_address for member in self._deployed.members]
+        servers = [split_address(member.direct_address) for member in self._deployed.members]
         if not servers:
             raise RuntimeError("the replica set was not started")
-        shard = Shard([split_address(server) for server in servers])
-        self._mongoses = tuple(FakeMongos(index, shard) for index in range(self._count))
+        shards: list[Shard] = []
+        self._mongoses = tuple(FakeMongos(index, servers, shards) for index in range(self._count))
         try:
             for mongos in self._mongoses:
                 mongos.start()
@@ -208,5 +203,9 @@ class FakeMongoses(Running):
 
         Args:
             mongos: one of these.
+
+        Raises:
+            ValueError: it is not.
         """
+        require(mongos in self._mongoses, "mongos", mongos, f"one of {self._mongoses!r}")
         await to_thread.run_sync(mongos.close)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -29,73 +30,113 @@ from aioretry.testing._wire import (
 Address = tuple[str, int]
 
 _HELLO: Final = {"isMaster": 1, "$db": "admin"}  # every server version knows this name
-_PAUSE: Final = 0.02  # seconds between two looks for a primary
-_LOOK_EVERY: Final = 0.5  # seconds
+_PAUSE: Final = 0.05  # seconds between two looks at a server while there is no primary
+_LOOK_EVERY: Final = 0.5  # seconds between them while there is one
 _PATIENCE: Final = 20.0  # seconds that a mongos, too, waits for a primary
 _HOST_UNREACHABLE: Final = 6
 _NO_PRIMARY: Final = 133  # FailedToSatisfyReadPreference
 
 
 class Shard:
-    """The replica set behind fake mongoses, as they see it; shared by their event loops.
+    """The replica set behind a fake mongos, as it sees it; made and used on its event loop.
+
+    It asks each member again and again, on its own: who is frozen holds up nobody. What one mongos
+    meets all hear of: a client's only retry, at the other one, must not meet it again.
 
     Args:
         servers: host and port of each member.
+        shards: the same set as the running mongoses of the cluster see it; this one joins them.
     """
 
-    def __init__(self, servers: Sequence[Address]) -> None:
-        self._servers = servers
-        self._primary: Address | None = None  # whoever finds another one says so
-        self._wire_version = 0
-        self._looked = 0.0  # when, on the monotonic clock
-        self._looking: set[asyncio.Task[None]] = set()
+    def __init__(self, servers: Sequence[Address], shards: "list[Shard]") -> None:
+        self._shards = shards
+        self._loop = asyncio.get_running_loop()
+        self._primary: Address | None = None
+        self._election = b""  # the highest so far
+        self._wire_version = 0  # the highest so far
+        self._losses: Counter[Address] = Counter()
+        self._connections: set[_Connection] = set()  # the routers' open ones
+        self._heard = asyncio.Event()  # a server has answered
+        self._found = asyncio.Event()  # there is a primary
+        self._lost = asyncio.Event()  # there is none; looked for at once
+        self._watches = [self._loop.create_task(self._watch(server)) for server in servers]
+        shards.append(self)
+
+    async def close(self) -> None:
+        """Look no more."""
+        self._shards.remove(self)
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.wait(self._watches)
 
     async def wire_version(self) -> int:
         """Give the highest wire version that a server speaks; wait for one that answers."""
-        while not self._wire_version:
-            await self._look()
-            if not self._wire_version:
-                await asyncio.sleep(_PAUSE)
+        await self._heard.wait()
         return self._wire_version
 
-    async def find_primary(self) -> Address | None:
-        """Give the primary; wait for one, for 20 seconds.
-
-        Returns:
-            Its address; None if there was none in time.
-        """
-        self._look_again()
-        deadline = time.monotonic() + _PATIENCE
-        while self._primary is None and time.monotonic() < deadline:
-            await self._look()
-            if self._primary is None:
-                await asyncio.sleep(_PAUSE)
+    async def find_primary(self) -> Address:
+        """Give the primary's address; wait for one."""
+        while self._primary is None:
+            await self._found.wait()
         return self._primary
 
-    def forget_primary(self, address: Address) -> None:
-        """Look for another primary next time."""
+    async def connect(self, address: Address) -> "_Connection":
+        """Open a connection, which is closed when another server is the primary.
+
+        So a command that waits for a frozen one fails once there is a new one.
+
+        Raises:
+            OSError: nobody is there.
+        """
+        connection = _Connection(address, *await asyncio.open_connection(*address))
+        self._connections.add(connection)
+        return connection
+
+    def disconnect(self, connection: "_Connection") -> None:
+        """Close a connection at once."""
+        self._connections.discard(connection)
+        connection.writer.transport.abort()
+
+    def lose_primary(self, address: Address) -> None:
+        """Let every mongos take this server for the primary only if it says so from now on."""
+        self._forget(address)
+        for other in tuple(self._shards):
+            if other is not self:
+                with contextlib.suppress(RuntimeError):  # its loop is closed
+                    other._loop.call_soon_threadsafe(other._forget, address)
+
+    def _forget(self, address: Address) -> None:
+        self._losses[address] += 1
         if self._primary == address:
             self._primary = None
+            self._found.clear()
+            self._lost.set()
 
-    def _look_again(self) -> None:
-        """See, beside what is going on, whether another one was elected, as where one is frozen."""
-        if time.monotonic() - self._looked > _LOOK_EVERY:
-            self._looked = time.monotonic()
-            task = asyncio.get_running_loop().create_task(self._look())
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+    async def _watch(self, server: Address) -> None:
+        while True:
+            losses = self._losses[server]
+            reply = await ask(*server, _HELLO)
+            if reply is not None and losses == self._losses[server]:  # else it may be no news
+                self._learn(server, reply)
+            if self._primary is None:
+                await asyncio.sleep(_PAUSE)
+            else:
+                await _wait(self._lost, _LOOK_EVERY)
 
-    async def _look(self) -> None:
-        replies = await asyncio.gather(*(ask(*server, _HELLO) for server in self._servers))
-        answers = [
-            (server, reply) for server, reply in zip(self._servers, replies, strict=True) if reply
-        ]
-        for _, reply in answers:
-            self._wire_version = int(reply.get("maxWireVersion", 0))
-        primaries = [answer for answer in answers if answer[1].get("ismaster")]
-        if primaries:
-            # A deposed one may not know it yet; election ids grow.
-            self._primary, _ = max(primaries, key=lambda answer: _election_of(answer[1]))
+    def _learn(self, server: Address, reply: Mapping[str, Any]) -> None:
+        self._wire_version = max(self._wire_version, _wire_version_of(reply))
+        self._heard.set()
+        election = _election_of(reply)
+        if not reply.get("ismaster"):
+            if self._primary == server:
+                self._forget(server)
+        elif election >= self._election:  # a deposed one may not know it yet; election ids grow
+            self._primary, self._election = server, election
+            self._lost.clear()
+            self._found.set()
+            for connection in self._connections:
+                if connection.address != server:
+                    connection.writer.transport.abort()
 
 
 class Router(asyncio.Transport):
@@ -116,7 +157,8 @@ class Router(asyncio.Transport):
         self._process = process
         self._buffer = bytearray()
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: that was all
-        self._closing = asyncio.Event()
+        self._is_closing = False
+        self._is_answering = False  # in the course of what nobody needs once the client has gone
         self._reading = asyncio.Event()  # whether the protocol takes answers
         self._reading.set()
         self._primary: _Connection | None = None
@@ -135,18 +177,20 @@ class Router(asyncio.Transport):
             del self._buffer[:length]
 
     def close(self) -> None:
-        """End after all that was written."""
-        self._closing.set()
+        """End after all that was written has reached the primary, without waiting for answers."""
+        self._is_closing = True
         self._messages.put_nowait(None)
+        if self._is_answering:
+            self._task.cancel()
 
     def abort(self) -> None:
         """End at once."""
-        self._closing.set()
+        self._is_closing = True
         self._task.cancel()
 
     def is_closing(self) -> bool:
         """Say whether it takes no more."""
-        return self._closing.is_set()
+        return self._is_closing
 
     def pause_reading(self) -> None:
         """Give the protocol nothing."""
@@ -164,30 +208,38 @@ class Router(asyncio.Transport):
 
     def _ended(self, _task: asyncio.Task[None]) -> None:
         self._leave_primary()
-        self._closing.set()
+        self._is_closing = True
         self._protocol.connection_lost(None)
 
     async def _serve(self, message: bytes) -> None:
-        name = command_name(header_of(message), message)
-        if name is not None and is_hello(name):
-            await self._greet(message)
+        header = header_of(message)
+        flags = flags_of(header, message)
+        name = command_name(header, message)
+        is_greeting = name is not None and is_hello(name)
+        primary = None if is_greeting else await self._send(message)
+        if flags & MORE_TO_COME or self._is_closing:
+            return
+        self._is_answering = True
+        if is_greeting:
+            await self._greet(message, streams=bool(flags & EXHAUST_ALLOWED))
+        elif primary is None:
+            text = f"could not find a primary within {_PATIENCE:g} seconds"
+            await self._fail(message, _NO_PRIMARY, text)
         else:
-            await self._route(message)
+            await self._relay_answers(message, primary)
+        self._is_answering = False
 
-    async def _greet(self, message: bytes) -> None:
+    async def _greet(self, message: bytes, *, streams: bool) -> None:
         request = body_of(message)
-        streams = bool(flags_of(header_of(message), message) & EXHAUST_ALLOWED)
-        seconds = request.get("maxAwaitTimeMS", 0) / 1000
+        seconds = _patience_of(request)
+        more_to_come = streams and seconds > 0
         last = message
         while True:
-            if seconds:
-                await _wait(self._closing, seconds)
-            if self._closing.is_set():
-                return
+            await asyncio.sleep(seconds)
             hello = self._hello(request, await self._shard.wire_version())
-            last = reply_of(last, hello, more_to_come=streams and seconds > 0)
+            last = reply_of(last, hello, more_to_come=more_to_come)
             await self._answer(last)
-            if not streams or not seconds:
+            if not more_to_come:
                 return
 
     def _hello(self, request: Mapping[str, Any], wire_version: int) -> dict[str, Any]:
@@ -205,15 +257,14 @@ class Router(asyncio.Transport):
             "ok": 1.0,
         }
 
-    async def _route(self, message: bytes) -> None:
+    async def _send(self, message: bytes) -> "_Connection | None":
         primary = await self._reach_primary()
-        if primary is None:
-            await self._fail(message, _NO_PRIMARY, "could not find a primary within 20 seconds")
-            return
-        try:
+        if primary is not None:
             primary.writer.write(message)
-            if flags_of(header_of(message), message) & MORE_TO_COME:
-                return
+        return primary
+
+    async def _relay_answers(self, message: bytes, primary: "_Connection") -> None:
+        try:
             while await self._relay(message, await read_message(primary.reader)):
                 pass
         except (OSError, EOFError) as exc:
@@ -235,8 +286,6 @@ class Router(asyncio.Transport):
         return bool(flags_of(header_of(reply), reply) & MORE_TO_COME)
 
     async def _fail(self, message: bytes, code: int, text: str) -> None:
-        if flags_of(header_of(message), message) & MORE_TO_COME:
-            return
         body: dict[str, Any] = {"ok": 0.0, "errmsg": text, "code": code}
         if code == _HOST_UNREACHABLE and (labels := labels_for(command_of(message))):
             body["errorLabels"] = list(labels)
@@ -247,27 +296,27 @@ class Router(asyncio.Transport):
         self._protocol.data_received(data)
 
     async def _reach_primary(self) -> "_Connection | None":
-        while (address := await self._shard.find_primary()) is not None:
-            known = self._primary
-            if known is not None and known.address == address and not known.reader.at_eof():
-                return known
-            self._leave_primary()
-            try:
-                reader, writer = await asyncio.open_connection(*address)
-            except OSError:
-                self._shard.forget_primary(address)
-            else:
-                self._primary = _Connection(address, reader, writer)
-                return self._primary
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                while True:
+                    address = await self._shard.find_primary()
+                    known = self._primary
+                    if known is not None and known.address == address and known.is_open:
+                        return known
+                    self._leave_primary()
+                    try:
+                        self._primary = await self._shard.connect(address)
+                    except OSError:
+                        self._shard.lose_primary(address)
         return None
 
     def _lose_primary(self, address: Address) -> None:
         self._leave_primary()
-        self._shard.forget_primary(address)
+        self._shard.lose_primary(address)
 
     def _leave_primary(self) -> None:
         if self._primary is not None:
-            self._primary.writer.transport.abort()
+            self._shard.disconnect(self._primary)
             self._primary = None
 
 
@@ -281,10 +330,28 @@ class _Connection:
         self.reader = reader
         self.writer = writer
 
+    @property
+    def is_open(self) -> bool:
+        """Whether neither end is known to have closed it."""
+        return not self.reader.at_eof() and not self.writer.transport.is_closing()
+
 
 def _election_of(reply: Mapping[str, Any]) -> bytes:
     election = reply.get("electionId")
-    return b"" if election is None else bytes(election.binary)
+    return election.binary if isinstance(election, ObjectId) else b""
+
+
+def _wire_version_of(reply: Mapping[str, Any]) -> int:
+    version = reply.get("maxWireVersion")
+    return version if isinstance(version, int) else 0
+
+
+def _patience_of(request: Mapping[str, Any]) -> float:
+    """How long a hello waits for a change, in seconds."""
+    milliseconds = request.get("maxAwaitTimeMS")
+    if not isinstance(milliseconds, int) or isinstance(milliseconds, bool):
+        return 0.0
+    return max(0, milliseconds) / 1000
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

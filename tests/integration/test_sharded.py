@@ -94,9 +94,10 @@ async def test_one_is_left(cluster, client, collection, stored):
     await cluster.kill(gone)
     await known(client, left)
     await update(collection)
-    async with cluster.faults.drop_reply("update", member=left):
+    async with cluster.faults.drop_reply("update", member=left), deadline(30):
         history = await update(collection)
-    assert [address_of(left)] * 2 == history
+    assert len(history) >= 2
+    assert {address_of(left)} == {*history}
     assert {"_id": 1, "n": 2} == stored.find_one()
 
 

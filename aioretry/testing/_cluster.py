@@ -13,6 +13,7 @@ from aioretry.testing._election import (
     find_primary,
     initiate,
     wait_until_ready,
+    wait_until_settled,
 )
 from aioretry.testing._mongod import Mongod, find_mongod
 from aioretry.testing._ports import HOST
@@ -148,10 +149,10 @@ class Cluster:
         self.restart(server)
 
     def heal(self) -> None:
-        """Thaw and restart whatever is frozen or dead, and wait until every server is ready.
+        """Thaw and restart whatever is frozen or dead, and wait until all follow one primary.
 
         Raises:
-            MongodStartError: a server did not start, or did not become primary or secondary.
+            MongodStartError: a server did not start, or did not follow a primary.
             NoPrimaryError: none became primary within a minute.
         """
         for server in self.servers:
@@ -168,8 +169,7 @@ class Cluster:
                 server.wait_until_up(may_move=False)
         if self._settings.set_name is not None:
             self.wait_for_primary(START_TIMEOUT, None)
-            for server in self.servers:
-                wait_until_ready(server, deadline)
+            wait_until_settled(self.servers, deadline)
 
     def wait_for_primary(self, timeout: float, other_than: Server | None) -> Server:
         """Wait until a member is primary.

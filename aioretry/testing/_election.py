@@ -61,6 +61,25 @@ def wait_until_ready(server: Server, deadline: float) -> None:
         time.sleep(PAUSE)
 
 
+def wait_until_settled(servers: Sequence[Server], deadline: float) -> None:
+    """Wait until one member is the primary, and every other one follows it.
+
+    A deposed primary may take itself for one for a while, and be neither primary nor secondary
+    after that, until it has taken back what its successor doesn't have.
+
+    Args:
+        servers: the members, all of them running.
+        deadline: until when, on the monotonic clock.
+
+    Raises:
+        MongodStartError: they did not in time.
+    """
+    while not _are_settled([reply for _, reply in _ask_all(servers)], len(servers)):
+        for server in servers:
+            _check(deadline, server, "did not follow a primary")
+        time.sleep(PAUSE)
+
+
 def find_primary(servers: Iterable[Server]) -> Server | None:
     """Ask all members at once which one is the primary.
 
@@ -111,6 +130,13 @@ def _ask_all(servers: Iterable[Server]) -> list[tuple[Server, dict[str, Any]]]:
     with ThreadPoolExecutor(len(asked)) as pool:
         replies = pool.map(lambda server: server.ask(_HELLO), asked)
         return [(server, reply) for server, reply in zip(asked, replies, strict=True) if reply]
+
+
+def _are_settled(replies: Sequence[Mapping[str, Any]], count: int) -> bool:
+    primaries = [reply for reply in replies if reply.get("ismaster")]
+    secondaries = [reply for reply in replies if reply.get("secondary")]
+    terms = {reply.get("lastWrite", {}).get("opTime", {}).get("t") for reply in replies}
+    return len(primaries) == 1 and len(secondaries) == count - 1 and len(terms) == 1
 
 
 def _election_of(reply: Mapping[str, Any]) -> bytes:

@@ -4,10 +4,11 @@ A module imports only from lower ones:
 
     client  database  collection        the wrappers around Motor's classes
     operation                           one operation: session, deadline, history
-    _write_path                         what a client's writes have in common
+    _bulk_write  _write_path            what a client's writes have in common
+    _plans  _bulk                       arguments, commands and result of bulk operations
     _coordinator                        the one retry loop: select, attempt, judge, wait
-    _selection  _sessions  _commands    waiting for a server; leases; arguments and replies
-    _motor                              the only room that knows the driver
+    _motor  _commands  _flight          the only room that knows the driver; arguments; an attempt
+    _selection  _sessions  _replies     waiting for a server; leases; what replies say
     _verdict  _driver                   what follows from an error (pure); the driver's port
     errors  events  deadlines           what users see of a write, and its time limits
 
@@ -18,7 +19,15 @@ from aioretry.client import RetryClient
 from aioretry.collection import RetryMotorCollection
 from aioretry.database import RetryMotorDatabase
 from aioretry.deadlines import Deadline, deadline
-from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
+from aioretry.errors import (
+    Attempt,
+    DeadlineExceeded,
+    Outcome,
+    PartialResult,
+    attempts_of,
+    outcome_of,
+    partial_result_of,
+)
 from aioretry.events import Hook, RetryScheduled
 from aioretry.operation import Operation
 
@@ -29,6 +38,7 @@ __all__ = [
     "Hook",
     "Operation",
     "Outcome",
+    "PartialResult",
     "RetryClient",
     "RetryMotorCollection",
     "RetryMotorDatabase",
@@ -36,6 +46,7 @@ __all__ = [
     "attempts_of",
     "deadline",
     "outcome_of",
+    "partial_result_of",
 ]
 
 __version__ = "0.1.0"

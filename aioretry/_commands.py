@@ -17,19 +17,14 @@ from pymongo.common import (
     validate_ok_for_replace,
     validate_ok_for_update,
 )
-from pymongo.errors import (
-    DuplicateKeyError,
-    OperationFailure,
-    WriteConcernError,
-    WriteError,
-    WTimeoutError,
-)
 from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
 from pymongo.write_concern import WriteConcern
 
 from aioretry._driver import Command
+from aioretry._replies import error_in
 
 T = TypeVar("T")
+
 
 Document: TypeAlias = Mapping[str, Any]
 Update: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -42,8 +37,6 @@ Projection: TypeAlias = Mapping[str, Any] | Iterable[str]
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
-_MAX_TIME_EXPIRED = 50
-_DUPLICATE_KEY = 11000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +71,8 @@ class Target:
         name: str,
         body: dict[str, Any],
         result: Callable[[Document], T],
+        *,
+        holds_multi: bool = False,
     ) -> Command[T]:
         """Return an insert, update or delete command."""
         return Command(
@@ -90,6 +85,8 @@ class Target:
             self.reply_codec_options,
             None,
             result,
+            error_in,
+            holds_multi,
         )
 
     def encode(self, document: Document) -> RawBSONDocument:
@@ -100,6 +97,10 @@ class Target:
         if isinstance(document, RawBSONDocument):
             return document
         return RawBSONDocument(bson.encode(document, codec_options=self.codec_options))
+
+    def size(self, document: Document) -> int:
+        """Return how many bytes a document has once it is encoded."""
+        return len(self.encode(document).raw)
 
     def encode_options(self, **options: Any) -> dict[str, Any]:
         """Encode the options that the user gave; those that are None are left out."""
@@ -158,12 +159,28 @@ def update_one(
     validate_list_or_none("array_filters", array_filters)
     statement = _update_statement(filter, update, upsert, collation, hint, sort)
     _set(statement, arrayFilters=array_filters)
-    _let(let)
-    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
-    body |= target.encode_options(
-        let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
-    )
-    return target.write("update_one", "update", body, _update_result)
+    return _update(target, "update_one", statement, bypass_document_validation, let, comment)
+
+
+def update_many(
+    target: Target,
+    filter: Document,
+    update: Update,
+    upsert: bool,
+    array_filters: Sequence[Document] | None,
+    bypass_document_validation: bool | None,
+    collation: CollationIn | None,
+    hint: Hint | None,
+    let: Document | None,
+    comment: Any,
+) -> Command[UpdateResult]:
+    """Return the command of ``update_many``."""
+    validate_is_mapping("filter", filter)
+    validate_ok_for_update(update)
+    validate_list_or_none("array_filters", array_filters)
+    statement = _update_statement(filter, update, upsert, collation, hint, None, multi=True)
+    _set(statement, arrayFilters=array_filters)
+    return _update(target, "update_many", statement, bypass_document_validation, let, comment)
 
 
 def replace_one(
@@ -181,13 +198,8 @@ def replace_one(
     """Return the command of ``replace_one``."""
     validate_is_mapping("filter", filter)
     validate_ok_for_replace(replacement)
-    _let(let)
     statement = _update_statement(filter, replacement, upsert, collation, hint, sort)
-    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
-    body |= target.encode_options(
-        let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
-    )
-    return target.write("replace_one", "update", body, _update_result)
+    return _update(target, "replace_one", statement, bypass_document_validation, let, comment)
 
 
 def delete_one(
@@ -199,14 +211,19 @@ def delete_one(
     comment: Any,
 ) -> Command[DeleteResult]:
     """Return the command of ``delete_one``."""
-    validate_is_mapping("filter", filter)
-    statement: dict[str, Any] = {"q": filter, "limit": 1}
-    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint))
-    if let is not None:
-        validate_is_document_type("let", let)
-    body = {"delete": target.collection, "ordered": True, "deletes": [target.encode(statement)]}
-    body |= target.encode_options(let=let, comment=comment)
-    return target.write("delete_one", "delete", body, lambda reply: DeleteResult(reply, True))
+    return _delete(target, "delete_one", 1, filter, collation, hint, let, comment)
+
+
+def delete_many(
+    target: Target,
+    filter: Document,
+    collation: CollationIn | None,
+    hint: Hint | None,
+    let: Document | None,
+    comment: Any,
+) -> Command[DeleteResult]:
+    """Return the command of ``delete_many``."""
+    return _delete(target, "delete_many", 0, filter, collation, hint, let, comment)
 
 
 def find_one_and_delete(
@@ -298,35 +315,43 @@ def find_one_and_update(
     )
 
 
-def error_in(reply: Document) -> OperationFailure | None:
-    """Return the error that an accepted command's reply speaks of, or None.
-
-    A write error counts before a write concern error.
-    """
-    write_errors = reply.get("writeErrors")
-    if write_errors:
-        error = write_errors[-1]
-        is_duplicate = error.get("code") == _DUPLICATE_KEY
-        return (DuplicateKeyError if is_duplicate else WriteError)(
-            error.get("errmsg"), error.get("code"), error
-        )
-    concern = reply.get("writeConcernError")
-    if not concern:
-        return None
-    details = dict(concern)
-    _set(details, errorLabels=reply.get("errorLabels"))
-    timed_out = concern.get("code") == _MAX_TIME_EXPIRED or (concern.get("errInfo") or {}).get(
-        "wtimeout"
+def _update(
+    target: Target,
+    operation: str,
+    statement: Document,
+    bypass_document_validation: bool | None,
+    let: Document | None,
+    comment: Any,
+) -> Command[UpdateResult]:
+    _let(let)
+    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
+    body |= target.encode_options(
+        let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
     )
-    return (WTimeoutError if timed_out else WriteConcernError)(
-        concern.get("errmsg"), concern.get("code"), details
+    holds_multi = bool(statement["multi"])
+    return target.write(operation, "update", body, _update_result, holds_multi=holds_multi)
+
+
+def _delete(
+    target: Target,
+    operation: str,
+    limit: int,
+    filter: Document,
+    collation: CollationIn | None,
+    hint: Hint | None,
+    let: Document | None,
+    comment: Any,
+) -> Command[DeleteResult]:
+    validate_is_mapping("filter", filter)
+    statement: dict[str, Any] = {"q": filter, "limit": limit}
+    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint))
+    if let is not None:
+        validate_is_document_type("let", let)
+    body = {"delete": target.collection, "ordered": True, "deletes": [target.encode(statement)]}
+    body |= target.encode_options(let=let, comment=comment)
+    return target.write(
+        operation, "delete", body, lambda reply: DeleteResult(reply, True), holds_multi=limit == 0
     )
-
-
-def topology_version_in(reply: Document) -> tuple[object, int] | None:
-    """Return process id and counter of the topology version in a reply, or None."""
-    version = reply.get("topologyVersion")
-    return None if version is None else (version["processId"], version["counter"])
 
 
 def _find_and_modify(
@@ -381,6 +406,7 @@ def _find_and_modify(
         target.codec_options,
         {"value": 1},
         lambda reply: reply.get("value"),
+        error_in,
     )
 
 
@@ -391,11 +417,13 @@ def _update_statement(
     collation: CollationIn | None,
     hint: Hint | None,
     sort: Document | None,
+    *,
+    multi: bool = False,
 ) -> dict[str, Any]:
     _require_bool("upsert", upsert)
     if sort is not None:
         validate_is_mapping("sort", sort)
-    statement: dict[str, Any] = {"q": filter, "u": update, "multi": False, "upsert": upsert}
+    statement: dict[str, Any] = {"q": filter, "u": update, "multi": multi, "upsert": upsert}
     _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint), sort=sort)
     return statement
 

@@ -98,8 +98,10 @@ class Coordinator:
                     await self._prepare_retry(statement, result)
                 case Ending.INELIGIBLE:
                     raise _given(statement.last_error())
+                case Ending.UNPREPARED:
+                    raise _given(result.reason)
                 case Ending.EXPIRED:
-                    raise self._too_late(statement) from statement.last_error()
+                    raise self.too_late(statement) from statement.last_error()
                 case _:
                     pass  # the server was gone before anything was tried
             result = None
@@ -108,7 +110,7 @@ class Coordinator:
         if self.can_launch(statement):
             return
         if statement.time_left() <= 0:
-            raise self._too_late(statement) from statement.last_error()
+            raise self.too_late(statement) from statement.last_error()
         seconds = min(self._server_selection_timeout, statement.time_left())
         if await self._selection.wait_for_server(seconds):
             return
@@ -119,7 +121,7 @@ class Coordinator:
                 f"Topology: {self.driver.view().source!r}"
             )
         if statement.time_left() <= 0:
-            raise self._too_late(statement, error) from error
+            raise self.too_late(statement, error) from error
         raise error
 
     async def _attempt(self, statement: Statement) -> AttemptResult:
@@ -179,10 +181,16 @@ class Coordinator:
         error = verdict.error
         times_out = isinstance(error, PyMongoError) and error.timeout
         if verdict.timed_out or (times_out and statement.time_left() <= 0):
-            raise self._too_late(statement, error) from error
+            raise self.too_late(statement, error) from error
         raise error
 
-    def _too_late(self, statement: Statement, last: Exception | None = None) -> DeadlineExceeded:
+    def too_late(self, statement: Statement, last: Exception | None = None) -> DeadlineExceeded:
+        """Return the error that says that a command's deadline is over.
+
+        Args:
+            statement: The command.
+            last: What came of it last; None for the error that would surface.
+        """
         last = last or statement.last_error()
         text = f"the deadline of {statement.command.operation} is over"
         if last is None:

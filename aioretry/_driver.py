@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from bson.codec_options import CodecOptions
+from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from aioretry.deadlines import Deadline
@@ -30,6 +31,19 @@ class ServerKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one command may hold, as a server reports it."""
+
+    max_document_size: int
+    """In bytes."""
+
+    max_message_size: int
+    """In bytes."""
+
+    max_statements: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerView:
     """What the driver knew of a server at one moment."""
 
@@ -43,6 +57,7 @@ class ServerView:
     round_trip_time: float
     """The average time of a heartbeat, in seconds."""
 
+    limits: Limits
     operation_count: Callable[[], int] = field(repr=False, compare=False)
     """Returns how many operations are using or awaiting its connections now."""
 
@@ -100,6 +115,15 @@ class Command(Generic[T]):
     result: Callable[[Mapping[str, Any]], T]
     """Turns the reply of a successful write into what the user awaits."""
 
+    error_in: Callable[[Mapping[str, Any]], OperationFailure | None]
+    """Returns the error that the reply of an accepted command speaks of, or None."""
+
+    holds_multi: bool = False
+    """Whether a statement in it may change several documents, so that it can't be numbered."""
+
+    prepare: Callable[[Limits], None] | None = None
+    """Completes the command for a server's limits; called on a thread, before each attempt."""
+
     @property
     def namespace(self) -> str:
         """Database and collection, joined by a dot."""
@@ -128,6 +152,9 @@ class Ending(enum.Enum):
     INELIGIBLE = enum.auto()
     """Nothing was tried: the server can't retry writes, and this was a retry."""
 
+    UNPREPARED = enum.auto()
+    """Nothing was tried: what was to be sent could not be made."""
+
     EXPIRED = enum.auto()
     """Nothing was tried, or the attempt outlived the deadline and was left behind."""
 
@@ -148,6 +175,9 @@ class AttemptResult:
 
     topology_version: tuple[object, int] | None = None
     """What the driver has yet to learn of the server from a reply that it took for a success."""
+
+    reason: Exception | None = None
+    """Why there was nothing to send."""
 
 
 class Token:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from aioretry import _commands
+from aioretry import _replies
 from aioretry._driver import (
     Address,
     AttemptCall,
@@ -130,7 +130,7 @@ class Flight:
 
     def _with_error_of_reply(self, result: AttemptResult) -> AttemptResult:
         reply = None if result.record is None else result.record.reply
-        error = None if reply is None else _commands.error_in(reply)
+        error = None if reply is None else self._statement.command.error_in(reply)
         if result.record is None or reply is None or error is None:
             return result
         for label in reply.get("errorLabels", ()):
@@ -141,5 +141,5 @@ class Flight:
             result,
             ending=Ending.FAILED,
             record=replace(result.record, error=error, reply=None),
-            topology_version=_commands.topology_version_in(reply),
+            topology_version=_replies.topology_version_in(reply),
         )

@@ -39,6 +39,7 @@ from aioretry._driver import (
     AttemptCall,
     AttemptResult,
     Ending,
+    Limits,
     Numbering,
     ServerKind,
     ServerSession,
@@ -58,6 +59,7 @@ __all__ = [
     "Collection",
     "Database",
     "MotorDriver",
+    "add_request",
     "policy",
     "surrounding_deadline",
     "timeout",
@@ -176,11 +178,12 @@ class MotorDriver:
         reply, error = None, None
         try:
             server = self._choose(call)
-            numbered = call.numbering is not Numbering.NEVER and server.can_retry_writes
+            _prepare(call, server)
+            numbered = _is_numbered(call, server)
             call.address = server.address
             reply = self._send(call, server, numbered=numbered)
         except _NotSentError as exc:
-            return AttemptResult(exc.ending)
+            return AttemptResult(exc.ending, reason=exc.reason)
         except Exception as exc:  # noqa: BLE001 - the verdict is the coordinator's
             error = exc
         except BaseException as exc:  # noqa: BLE001 - of a listener or decoder of the user's
@@ -255,6 +258,9 @@ class MotorDriver:
             has_sessions=timeout is not None or kind is ServerKind.LOAD_BALANCER,
             topology_version=None if not version else (version["processId"], version["counter"]),
             round_trip_time=server.round_trip_time or 0.0,
+            limits=Limits(
+                server.max_bson_size, server.max_message_size, server.max_write_batch_size
+            ),
             operation_count=partial(self._operation_count, server.address),
             source=server,
         )
@@ -267,9 +273,38 @@ class MotorDriver:
 class _NotSentError(Exception):
     """Nothing was tried after all; never leaves this module."""
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: Ending, reason: Exception | None = None) -> None:
         super().__init__(ending)
         self.ending = ending
+        self.reason = reason
+
+
+def _prepare(call: AttemptCall, server: ServerView) -> None:
+    if call.command.prepare is not None:
+        try:
+            call.command.prepare(server.limits)
+        except Exception as exc:
+            raise _NotSentError(Ending.UNPREPARED, exc) from exc
+
+
+def _is_numbered(call: AttemptCall, server: ServerView) -> bool:
+    return (
+        call.numbering is not Numbering.NEVER
+        and server.can_retry_writes
+        and not call.command.holds_multi
+    )
+
+
+def add_request(request: Any, bulk: object) -> None:
+    """Have a request of a ``bulk_write`` add itself to a bulk operation.
+
+    Raises:
+        TypeError: It is no request.
+    """
+    try:
+        request._add_to_bulk(bulk)
+    except AttributeError:
+        raise TypeError(f"{request!r} is not a valid request") from None
 
 
 def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerSession:

@@ -22,12 +22,13 @@ RETRYABLE_WRITE = "RetryableWriteError"
 RETRYABLE = "RetryableError"
 OVERLOADED = "SystemOverloadedError"
 NO_WRITES = "NoWritesPerformed"
+LABELS = (RETRYABLE_WRITE, RETRYABLE, OVERLOADED, NO_WRITES)
 
 # retryable-writes, "RetryableWriteError Labels".
 RETRYABLE_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 _FIRST_LABELLING_WIRE_VERSION = 9  # MongoDB 4.4
 
-_MAX_TIME_EXPIRED = 50
+MAX_TIME_EXPIRED = 50
 _MONGOS_TIMED_OUT = 202
 _ILLEGAL_OPERATION = 20
 _NO_RETRYABLE_WRITES = (
@@ -157,10 +158,10 @@ class RetryState:
             What to do.
         """
         self._remember(failure)
-        if math.isfinite(time_left) and code_of(failure.error) == _MAX_TIME_EXPIRED:
+        if math.isfinite(time_left) and code_of(failure.error) == MAX_TIME_EXPIRED:
             return GiveUp(failure.error, timed_out=True)
-        if _says_no_retryable_writes(failure.error):
-            return GiveUp(_no_retryable_writes(failure.error))
+        if says_no_retryable_writes(failure.error):
+            return GiveUp(no_retryable_writes(failure.error))
         kind = self._kind(failure)
         if kind is _Kind.FINAL:
             return GiveUp(self.surfacing())
@@ -219,19 +220,26 @@ class RetryState:
         return kind is _Kind.OVERLOADED and self.policy.overload_retargeting
 
 
-def outcome_of_attempts(attempts: Iterable[Attempt]) -> Outcome:
-    """Tell how a write ended that ends with an error, by what its attempts were answered."""
+def outcome_of_attempts(attempts: Iterable[Attempt], *, holds_multi: bool = False) -> Outcome:
+    """Tell how a write ended that ends with an error, by what its attempts were answered.
+
+    Args:
+        attempts: Its attempts, oldest first.
+        holds_multi: Whether it may change several documents, so that one that failed may have
+            changed some of them.
+    """
     in_doubt: set[object] = set()
     for attempt in attempts:
         if attempt.reply is not None:
             return Outcome.APPLIED
         if not attempt.sent:
             continue
-        if isinstance(attempt.error, WriteError):
+        is_write_error = isinstance(attempt.error, WriteError)
+        if is_write_error and not holds_multi:
             # It was executed after looking for a record of the earlier attempts. What still lies in
             # the queue of the same server may be executed all the same.
             in_doubt &= {attempt.address}
-        elif not _denies_writing(attempt.error):
+        elif is_write_error or not _denies_writing(attempt.error):
             in_doubt.add(attempt.address)
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
 
@@ -246,7 +254,7 @@ def _denies_writing(error: BaseException | None) -> bool:
     return (
         isinstance(error, OperationFailure)
         and error.code is not None
-        and error.code not in RETRYABLE_CODES | {_MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
+        and error.code not in RETRYABLE_CODES | {MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
     )
 
 
@@ -262,7 +270,8 @@ def _base_backoff(error: Exception) -> float:
     return _BASE_BACKOFF
 
 
-def _says_no_retryable_writes(error: Exception) -> bool:
+def says_no_retryable_writes(error: Exception) -> bool:
+    """Tell whether a server says that it takes no transaction ids."""
     return (
         isinstance(error, OperationFailure)
         and error.code == _ILLEGAL_OPERATION
@@ -270,7 +279,8 @@ def _says_no_retryable_writes(error: Exception) -> bool:
     )
 
 
-def _no_retryable_writes(error: Exception) -> OperationFailure:
+def no_retryable_writes(error: Exception) -> OperationFailure:
+    """Return the specification's error for that."""
     details = error.details if isinstance(error, OperationFailure) else None
     replacement = OperationFailure(_NO_RETRYABLE_WRITES, _ILLEGAL_OPERATION, details)
     replacement.__cause__ = error

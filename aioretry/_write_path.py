@@ -1,7 +1,7 @@
 """What a client's writes have in common, from the user's call down to the coordinator."""
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -95,36 +95,17 @@ class WritePath:
         return SessionLease(partial(self._user_session, session))
 
 
-class Write(asyncio.Future[T]):
+class RunningWrite(asyncio.Future[T]):
     """A write that is under way, whether or not anybody awaits it.
 
-    The first attempt begins at once, and if it succeeds there is nothing more to it. Whatever else
-    happens is the coordinator's, in a task.
+    Args:
+        loop: The client's event loop.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        build: Callable[[], Command[T]],
-        lease: SessionLease,
-        deadline: Deadline | None,
-    ) -> None:
-        super().__init__(loop=coordinator.loop)
-        self._coordinator = coordinator
-        self._lease = lease
-        self._statement: Statement | None = None
-        self._flight: Flight | None = None
-        self._task: asyncio.Task[Mapping[str, Any]] | None = None
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._task: asyncio.Task[Any] | None = None
         self._cancelled_error: asyncio.CancelledError | None = None
-        try:
-            self._statement = coordinator.statement(build(), lease, deadline)
-            if coordinator.can_launch(self._statement):
-                self._flight = coordinator.launch(self._statement, self._land)
-                return
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
-            self._fail(exc)
-            return
-        self._go_on(self._statement, None)
 
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the write: nothing more is sent for it."""
@@ -133,8 +114,7 @@ class Write(asyncio.Future[T]):
         if self._task is not None:
             return self._task.cancel(msg)
         error = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-        if self._flight is not None:
-            self._flight.abandon(error)
+        self._abandon(error)
         self._settle(error)
         self._cancelled_error = error
         return super().cancel(msg)
@@ -162,26 +142,15 @@ class Write(asyncio.Future[T]):
         # What asyncio.gather() raises; it is to answer outcome_of() too.
         return self._cancelled_error or asyncio.CancelledError()
 
-    def _land(self, result: AttemptResult) -> None:
-        self._flight = None
-        if self._statement is None or self.done():
-            return
-        reply = None if result.record is None else result.record.reply
-        if result.ending is Ending.REPLIED and reply is not None:
-            self._succeed(self._statement, reply)
-        else:
-            self._go_on(self._statement, result)
-
-    def _go_on(self, statement: Statement, result: AttemptResult | None) -> None:
-        coordinator = self._coordinator
-        self._task = coordinator.loop.create_task(coordinator.execute(statement, result))
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._task = self.get_loop().create_task(coroutine)
         # Not a step of the task: one that is cancelled before it begins takes no step.
         self._task.add_done_callback(self._end_with)
 
-    def _end_with(self, task: asyncio.Task[Mapping[str, Any]]) -> None:
+    def _end_with(self, task: asyncio.Task[Any]) -> None:
         self._task = None
         try:
-            reply = task.result()
+            value = task.result()
         except asyncio.CancelledError as exc:
             self._settle(exc)
             self._cancelled_error = exc
@@ -189,23 +158,79 @@ class Write(asyncio.Future[T]):
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
             self._fail(exc)
         else:
-            if self._statement is not None:
-                self._succeed(self._statement, reply)
-
-    def _succeed(self, statement: Statement, reply: Mapping[str, Any]) -> None:
-        self._lease.finish(discard=False)
-        try:
-            result = result_of(statement, reply)
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
-            self.set_exception(exc)
-        else:
-            self.set_result(result)
+            self._succeed(value)
 
     def _fail(self, exc: Exception) -> None:
         self._settle(exc)
         if isinstance(exc, StopIteration):  # a future can't hold it
             raise exc
         self.set_exception(exc)
+
+    def _abandon(self, reason: BaseException) -> None:
+        """Give up what is under way outside a task."""
+
+    def _succeed(self, value: Any) -> None:
+        """End with what the task gave."""
+        raise NotImplementedError
+
+    def _settle(self, exc: BaseException) -> None:
+        """Give back what the write holds, and say on the exception how it ended."""
+        raise NotImplementedError
+
+
+class Write(RunningWrite[T]):
+    """A write of one command.
+
+    The first attempt begins at once, and if it succeeds there is nothing more to it. Whatever else
+    happens is the coordinator's, in a task.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        build: Callable[[], Command[T]],
+        lease: SessionLease,
+        deadline: Deadline | None,
+    ) -> None:
+        super().__init__(coordinator.loop)
+        self._coordinator = coordinator
+        self._lease = lease
+        self._statement: Statement | None = None
+        self._flight: Flight | None = None
+        try:
+            self._statement = coordinator.statement(build(), lease, deadline)
+            if coordinator.can_launch(self._statement):
+                self._flight = coordinator.launch(self._statement, self._land)
+                return
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
+            self._fail(exc)
+            return
+        self._run(coordinator.execute(self._statement))
+
+    def _abandon(self, reason: BaseException) -> None:
+        if self._flight is not None:
+            self._flight.abandon(reason)
+
+    def _land(self, result: AttemptResult) -> None:
+        self._flight = None
+        if self._statement is None or self.done():
+            return
+        reply = None if result.record is None else result.record.reply
+        if result.ending is Ending.REPLIED and reply is not None:
+            self._succeed(reply)
+        else:
+            self._run(self._coordinator.execute(self._statement, result))
+
+    def _succeed(self, value: Any) -> None:
+        self._lease.finish(discard=False)
+        if self._statement is None:
+            raise AssertionError("a reply without a command")
+        try:
+            result = result_of(self._statement, value)
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
+            self.set_exception(exc)
+        else:
+            self.set_result(result)
 
     def _settle(self, exc: BaseException) -> None:
         outcome = explain(exc, self._statement)
@@ -236,19 +261,24 @@ def explain(exc: BaseException, statement: Statement | None) -> Outcome:
         The outcome.
     """
     attempts = [] if statement is None else statement.attempts
-    outcome = outcome_of_attempts(attempts)
+    holds_multi = statement is not None and statement.command.holds_multi
+    outcome = outcome_of_attempts(attempts, holds_multi=holds_multi)
     attach(exc, outcome, attempts)
     if statement is not None and (len(attempts) > 1 or outcome is Outcome.UNKNOWN):
         exc.add_note(_note(statement, outcome))
     return outcome
 
 
-def _note(statement: Statement, outcome: Outcome) -> str:
-    tried = "; ".join(
+def tried_for(statement: Statement) -> str:
+    """Return what was tried for a command, in less than one line."""
+    return "; ".join(
         f"{_host(attempt)} {_answer(attempt)} after {attempt.duration:.3f} s"
         for attempt in statement.attempts
     )
-    command = statement.command
+
+
+def _note(statement: Statement, outcome: Outcome) -> str:
+    command, tried = statement.command, tried_for(statement)
     return (
         f"aioretry: {command.operation} on {command.namespace}: {tried}; outcome: {outcome.value}"
     )

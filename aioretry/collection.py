@@ -1,16 +1,28 @@
-"""A Motor collection whose single-document writes are retried."""
+"""A Motor collection whose writes are retried."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pymongo.errors import ConfigurationError
-from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
+from pymongo.results import (
+    BulkWriteResult,
+    DeleteResult,
+    InsertManyResult,
+    InsertOneResult,
+    UpdateResult,
+)
 
-from aioretry import _commands
+from aioretry import _commands, _plans
+from aioretry._bulk_write import BulkWrite
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
 from aioretry._driver import Command, DocumentT
-from aioretry._motor import AsyncIOMotorClientSession, AsyncIOMotorCollection, Collection
+from aioretry._motor import (
+    AsyncIOMotorClientSession,
+    AsyncIOMotorCollection,
+    Collection,
+    add_request,
+)
 from aioretry._write_path import Write, WritePath
 from aioretry.operation import Operation
 
@@ -25,11 +37,12 @@ Session = AsyncIOMotorClientSession
 class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
     """A collection of a :class:`~aioretry.RetryClient`.
 
-    Everything is Motor's, apart from the seven single-document writes below and
-    :meth:`operation`. Those writes take Motor's arguments and give its results and exceptions, and
-    return a running future: a write that nobody awaits still happens. They are retried as the
-    retryable-writes specification says, once, or inside a :func:`~aioretry.deadline` as often as
-    time allows. With ``w: 0`` and inside a transaction they are Motor's own.
+    Everything is Motor's, apart from the writes below and :meth:`operation`. Those writes take
+    Motor's arguments and give its results and exceptions, and return a running future: a write that
+    nobody awaits still happens. They are retried as the retryable-writes specification says, once,
+    or inside a :func:`~aioretry.deadline` as often as time allows; ``update_many`` and
+    ``delete_many`` after overload errors only. With ``w: 0`` and inside a transaction they are
+    Motor's own.
 
     Every exception that leaves such a write answers :func:`~aioretry.outcome_of` and
     :func:`~aioretry.attempts_of`. Beyond Motor's they raise :class:`~aioretry.DeadlineExceeded`
@@ -273,6 +286,177 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
             )
         return self._submit(session, _commands.delete_one, filter, collation, hint, let, comment)
 
+    def insert_many(  # type: ignore[override]
+        self,
+        documents: "Iterable[DocumentT | Any]",
+        ordered: bool = True,
+        bypass_document_validation: bool | None = None,
+        session: Session | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[InsertManyResult]:
+        """Insert documents, in as many commands as the server's limits ask for.
+
+        Each command is retried on its own. One that can't be brought to an end ends the whole, and
+        the exception answers :func:`~aioretry.partial_result_of`. A deadline counts for the whole.
+
+        Args:
+            documents: The documents; each gets an ``_id`` if it has none. An iterator is read on a
+                thread, as far as the next command needs it.
+            ordered: Whether the first error of a document ends the whole.
+            bypass_document_validation: Whether the collection's validation is skipped.
+            session: A session of this client.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends with the result, or with ``BulkWriteError`` if the server refused a
+            document; with ``DocumentTooLarge`` before anything of that document's command is sent.
+        """
+        if self._is_motors(session):
+            return super().insert_many(  # type: ignore[return-value]
+                documents,
+                ordered=ordered,
+                bypass_document_validation=bypass_document_validation,  # type: ignore[arg-type]
+                session=session,
+                comment=comment,
+            )
+        return self._submit_bulk(
+            session, _plans.insert_many, documents, ordered, bypass_document_validation, comment
+        )
+
+    def bulk_write(  # type: ignore[override]
+        self,
+        requests: "Sequence[Any]",
+        ordered: bool = True,
+        bypass_document_validation: bool | None = None,
+        session: Session | None = None,
+        comment: Any = None,
+        let: Document | None = None,
+    ) -> asyncio.Future[BulkWriteResult]:
+        """Send writes, in as many commands as their kinds and the server's limits ask for.
+
+        Each command is retried on its own, but not one that holds an ``UpdateMany`` or
+        ``DeleteMany``: those have no transaction id. A command that can't be brought to an end ends
+        the whole, and the exception answers :func:`~aioretry.partial_result_of`. A deadline counts
+        for the whole.
+
+        Args:
+            requests: A list of ``InsertOne``, ``UpdateOne``, ``UpdateMany``, ``ReplaceOne``,
+                ``DeleteOne`` and ``DeleteMany``.
+            ordered: Whether they are sent in their order, and the first error ends the whole.
+            bypass_document_validation: Whether the collection's validation is skipped.
+            session: A session of this client.
+            comment: Any BSON value, for the server's logs.
+            let: Variables for the expressions.
+
+        Returns:
+            A future that ends with the result, or with ``BulkWriteError`` if the server refused a
+            request; with ``DocumentTooLarge`` before anything of that request's command is sent.
+        """
+        if self._is_motors(session):
+            return super().bulk_write(  # type: ignore[return-value]
+                requests,
+                ordered=ordered,
+                bypass_document_validation=bypass_document_validation,  # type: ignore[arg-type]
+                session=session,
+                comment=comment,
+                let=let,
+            )
+        return self._submit_bulk(
+            session,
+            _plans.bulk_write,
+            requests,
+            ordered,
+            bypass_document_validation,
+            comment,
+            let,
+            add_request,
+        )
+
+    def update_many(  # type: ignore[override]
+        self,
+        filter: Document,
+        update: Update,
+        upsert: bool = False,
+        array_filters: Sequence[Document] | None = None,
+        bypass_document_validation: bool | None = None,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[UpdateResult]:
+        """Update all documents that match. It has no transaction id.
+
+        Args:
+            filter: What they have to match.
+            update: Update operators, or an aggregation pipeline.
+            upsert: Whether to insert a document if none matches.
+            array_filters: Which array elements the update is for.
+            bypass_document_validation: Whether the collection's validation is skipped.
+            collation: How strings compare.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends with the result.
+        """
+        if self._is_motors(session):
+            return super().update_many(  # type: ignore[return-value]
+                filter,
+                update,
+                upsert=upsert,
+                array_filters=array_filters,
+                bypass_document_validation=bypass_document_validation,
+                collation=collation,
+                hint=hint,
+                session=session,
+                let=let,
+                comment=comment,
+            )
+        return self._submit(
+            session,
+            _commands.update_many,
+            filter,
+            update,
+            upsert,
+            array_filters,
+            bypass_document_validation,
+            collation,
+            hint,
+            let,
+            comment,
+        )
+
+    def delete_many(  # type: ignore[override]
+        self,
+        filter: Document,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        session: Session | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[DeleteResult]:
+        """Delete all documents that match. It has no transaction id.
+
+        Args:
+            filter: What they have to match.
+            collation: How strings compare.
+            hint: The index to use, by name or by keys.
+            session: A session of this client.
+            let: Variables for the expressions.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends with the result.
+        """
+        if self._is_motors(session):
+            return super().delete_many(  # type: ignore[return-value]
+                filter, collation=collation, hint=hint, session=session, let=let, comment=comment
+            )
+        return self._submit(session, _commands.delete_many, filter, collation, hint, let, comment)
+
     def find_one_and_delete(  # type: ignore[override]
         self,
         filter: Document,
@@ -476,6 +660,19 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         deadline = self._write_path.deadline()
         target = self._target()
         return Write(coordinator, lambda: build(target, *args, **kwargs), lease, deadline)
+
+    def _submit_bulk(
+        self,
+        session: Session | None,
+        plan: Callable[Concatenate[Target, P], _plans.Plan[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> asyncio.Future[T]:
+        coordinator = self._write_path.coordinator()
+        lease = self._write_path.lease(session)
+        deadline = self._write_path.deadline()
+        target = self._target()
+        return BulkWrite(coordinator, lambda: plan(target, *args, **kwargs), lease, deadline)
 
 
 def _given(**options: Any) -> dict[str, Any]:

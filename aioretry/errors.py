@@ -6,8 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymongo.errors import NetworkTimeout
+from pymongo.results import BulkWriteResult
 
-__all__ = ["Attempt", "DeadlineExceeded", "Outcome", "attempts_of", "outcome_of"]
+__all__ = [
+    "Attempt",
+    "DeadlineExceeded",
+    "Outcome",
+    "PartialResult",
+    "attempts_of",
+    "outcome_of",
+    "partial_result_of",
+]
 
 _REPORT = "_aioretry_report"
 
@@ -58,14 +67,34 @@ class DeadlineExceeded(NetworkTimeout):
 
 
 @dataclass(frozen=True, slots=True)
+class PartialResult:
+    """What came of an ``insert_many`` or ``bulk_write`` that ended with an error."""
+
+    result: BulkWriteResult
+    """What the server has acknowledged."""
+
+    outcomes: tuple[Outcome, ...]
+    """How each statement ended, by its index in the call.
+
+    Documents that were not yet taken from an iterator are not in it.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class _Report:
     outcome: Outcome
     attempts: tuple[Attempt, ...]
+    partial_result: PartialResult | None
 
 
-def attach(exc: BaseException, outcome: Outcome, attempts: Sequence[Attempt]) -> None:
+def attach(
+    exc: BaseException,
+    outcome: Outcome,
+    attempts: Sequence[Attempt],
+    partial_result: PartialResult | None = None,
+) -> None:
     """Record on an exception that leaves a write how the write ended."""
-    exc.__dict__[_REPORT] = _Report(outcome, tuple(attempts))
+    exc.__dict__[_REPORT] = _Report(outcome, tuple(attempts), partial_result)
 
 
 def outcome_of(exc: BaseException) -> Outcome | None:
@@ -76,7 +105,9 @@ def outcome_of(exc: BaseException) -> Outcome | None:
             while handling it (``asyncio.timeout()`` turns a cancellation into a ``TimeoutError``).
 
     Returns:
-        The outcome, or None if the exception has nothing to do with a write of this library.
+        The outcome, or None if the exception has nothing to do with a write of this library. For
+        ``insert_many`` and ``bulk_write`` it is the one that all statements share; ``UNKNOWN`` if
+        they don't share one, and :func:`partial_result_of` tells each.
     """
     report = _report_of(exc)
     return None if report is None else report.outcome
@@ -94,6 +125,20 @@ def attempts_of(exc: BaseException) -> tuple[Attempt, ...]:
     """
     report = _report_of(exc)
     return () if report is None else report.attempts
+
+
+def partial_result_of(exc: BaseException) -> PartialResult | None:
+    """Tell what a bulk operation did before it raised this exception.
+
+    Args:
+        exc: As for :func:`outcome_of`.
+
+    Returns:
+        The partial result, or None if the exception does not come from an ``insert_many`` or
+        ``bulk_write`` of this library.
+    """
+    report = _report_of(exc)
+    return None if report is None else report.partial_result
 
 
 def _report_of(exc: BaseException) -> _Report | None:

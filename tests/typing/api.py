@@ -4,7 +4,14 @@ from collections.abc import Awaitable
 from typing import Any, assert_type
 
 from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection, AsyncIOMotorDatabase
-from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
+from pymongo import InsertOne, UpdateMany
+from pymongo.results import (
+    BulkWriteResult,
+    DeleteResult,
+    InsertManyResult,
+    InsertOneResult,
+    UpdateResult,
+)
 
 from aioretry import (
     Attempt,
@@ -12,6 +19,7 @@ from aioretry import (
     Hook,
     Operation,
     Outcome,
+    PartialResult,
     RetryClient,
     RetryMotorCollection,
     RetryMotorDatabase,
@@ -19,6 +27,7 @@ from aioretry import (
     attempts_of,
     deadline,
     outcome_of,
+    partial_result_of,
 )
 
 
@@ -44,12 +53,17 @@ async def client() -> None:
 
 
 async def writes(things: RetryMotorCollection[dict[str, Any]]) -> None:
-    """The seven writes give PyMongo's results, and are awaitable at any time."""
+    """The writes give PyMongo's results, and are awaitable at any time."""
     assert_type(await things.insert_one({"_id": 1}), InsertOneResult)
     assert_type(await things.update_one({}, {"$set": {"x": 1}}, upsert=True), UpdateResult)
     assert_type(await things.update_one({}, [{"$set": {"x": 1}}]), UpdateResult)
     assert_type(await things.replace_one({}, {"x": 1}, hint=[("x", 1)]), UpdateResult)
     assert_type(await things.delete_one({}, hint="x_1"), DeleteResult)
+    assert_type(await things.insert_many([{"_id": 1}]), InsertManyResult)
+    assert_type(await things.insert_many({"_id": n} for n in range(3)), InsertManyResult)
+    assert_type(await things.bulk_write([InsertOne({}), UpdateMany({}, {})]), BulkWriteResult)
+    assert_type(await things.update_many({}, {"$set": {"x": 1}}), UpdateResult)
+    assert_type(await things.delete_many({}), DeleteResult)
     document = await things.find_one_and_update({}, {"$inc": {"n": 1}}, sort=[("n", -1)])
     later: Awaitable[InsertOneResult] = things.insert_one({})
     await later
@@ -76,3 +90,4 @@ def errors(exc: BaseException) -> None:
     """What is asked of an exception."""
     assert_type(outcome_of(exc), Outcome | None)
     assert_type(attempts_of(exc), tuple[Attempt, ...])
+    assert_type(partial_result_of(exc), PartialResult | None)

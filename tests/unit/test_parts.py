@@ -7,7 +7,7 @@ import pytest
 from pymongo.errors import InvalidOperation
 
 from aioretry import Attempt, Outcome, attempts_of, outcome_of
-from aioretry._driver import ServerKind, ServerView, Token, TopologyView
+from aioretry._driver import Limits, ServerKind, ServerView, Token, TopologyView
 from aioretry._selection import choose
 from aioretry._sessions import CommandNumber, SessionLease
 from aioretry._threads import ThreadPool
@@ -254,12 +254,23 @@ class TestThreads:
         pool.close()
 
 
+LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+
+
 def view(*servers):
     """A deployment with these servers: name, round trip in seconds, operations under way."""
     return TopologyView(
         {
             (name, 1): ServerView(
-                (name, 1), ServerKind.MONGOS, 17, True, None, rtt, lambda busy=busy: busy, None
+                (name, 1),
+                ServerKind.MONGOS,
+                17,
+                True,
+                None,
+                rtt,
+                LIMITS,
+                lambda busy=busy: busy,
+                None,
             )
             for name, rtt, busy in servers
         },

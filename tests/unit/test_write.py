@@ -21,6 +21,7 @@ from aioretry._coordinator import Coordinator
 from aioretry._driver import (
     AttemptResult,
     Ending,
+    Limits,
     Numbering,
     ServerKind,
     ServerView,
@@ -34,11 +35,12 @@ from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
 
 A, B = ("a", 1), ("b", 1)
+LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
 
 
 def server(address=A, kind=ServerKind.PRIMARY, *, sessions=True, rtt=0.0, busy=0):
     """A server as a driver would describe it."""
-    return ServerView(address, kind, 17, sessions, None, rtt, lambda: busy, object())
+    return ServerView(address, kind, 17, sessions, None, rtt, LIMITS, lambda: busy, object())
 
 
 class Session:

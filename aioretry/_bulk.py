@@ -1,0 +1,412 @@
+"""Bulk operations: what each command of one holds, and what came of all of them. Pure."""
+
+import enum
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any, Generic, TypeVar
+
+from pymongo.errors import (
+    BulkWriteError,
+    DocumentTooLarge,
+    InvalidOperation,
+    OperationFailure,
+    WriteError,
+)
+from pymongo.results import BulkWriteResult
+
+from aioretry._commands import Document, Target
+from aioretry._driver import Command, Limits
+from aioretry._encoded import EncodedDocument, encode_all
+from aioretry._replies import concern_error_document, retryable_error_in
+from aioretry._verdict import no_retryable_writes, says_no_retryable_writes
+from aioretry.errors import Outcome, PartialResult
+
+T = TypeVar("T")
+
+# What a message holds beside the statements and the user's options: its header, the session, the
+# cluster time. Servers also take documents that are larger by this.
+_OVERHEAD = 16 * 1024
+# How many statements are encoded at once, to begin with and at most.
+_FIRST_STEP = 4
+_LARGEST_STEP = 500
+_OUTCOMES = (Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN)
+_CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
+
+
+class Kind(enum.Enum):
+    """A kind of statement, by the name of its command."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+    @property
+    def field(self) -> str:
+        """The field of the command that the statements are in."""
+        return _FIELDS[self]
+
+    def holds_multi(self, statements: Iterable[Document]) -> bool:
+        """Tell whether any of the statements may change several documents."""
+        match self:
+            case Kind.INSERT:
+                return False
+            case Kind.UPDATE:
+                return any(statement.get("multi") for statement in statements)
+            case Kind.DELETE:
+                return any(not statement["limit"] for statement in statements)
+
+
+_FIELDS = {Kind.INSERT: "documents", Kind.UPDATE: "updates", Kind.DELETE: "deletes"}
+
+
+class Run:
+    """Statements of one kind that follow each other, taken from the front.
+
+    Args:
+        kind: The kind.
+        statements: What is sent: a list, or an iterator that is read as far as it is needed.
+        indexes: Their indexes in the user's call, if they are others than their positions.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        statements: list[Document] | Iterator[Document],
+        indexes: Sequence[int] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._known: list[Document] = []
+        self._rest: Iterator[Document] = iter(())
+        self._is_list = isinstance(statements, list)
+        if isinstance(statements, list):
+            self._known = statements
+        else:
+            self._rest = statements
+        self._indexes = indexes
+        self._taken = 0
+        self._start = 0
+        self._error: Exception | None = None
+
+    def peek(self, count: int) -> list[Document]:
+        """Return the next statements, at most so many and none at the end.
+
+        Raises:
+            Exception: The iterator has failed, and there are none before that.
+        """
+        missing = self._start + count - len(self._known)
+        if missing > 0 and self._error is None:
+            self._read(missing)
+        statements = self._known[self._start : self._start + count]
+        if not statements and self._error is not None:
+            raise self._error
+        return statements
+
+    def take(self, count: int) -> Sequence[int]:
+        """Pass over the next statements; return their indexes."""
+        first, self._taken = self._taken, self._taken + count
+        if self._is_list:
+            self._start += count
+        else:  # what was sent is not kept
+            del self._known[:count]
+        positions = range(first, self._taken)
+        return positions if self._indexes is None else self._indexes[first : self._taken]
+
+    def index_at(self, offset: int) -> int:
+        """Return the index of one of the next statements."""
+        position = self._taken + offset
+        return position if self._indexes is None else self._indexes[position]
+
+    def is_over(self) -> bool:
+        """Tell whether there is nothing more to take; a failed iterator still has its error."""
+        try:
+            return not self.peek(1)
+        except Exception:  # noqa: BLE001 - raised when its turn comes
+            return False
+
+    def _read(self, count: int) -> None:
+        try:
+            for statement in self._rest:
+                self._known.append(statement)
+                count -= 1
+                if not count:
+                    return
+        except Exception as exc:  # noqa: BLE001 - what comes before it can still be sent
+            self._error = exc
+
+
+@dataclass(slots=True)
+class Batch:
+    """The statements of one command."""
+
+    kind: Kind
+    indexes: list[int] = field(default_factory=list)
+    statements: list[Document] = field(default_factory=list)
+    encoded: list[EncodedDocument] = field(default_factory=list)
+    answers: dict[OperationFailure, Mapping[str, Any]] = field(default_factory=dict)
+    """The replies that were taken for errors, so that the command may be sent again."""
+
+    def error_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
+        """Return the error in a reply that could have the command sent again, or None."""
+        error = retryable_error_in(reply)
+        if error is not None:
+            self.answers[error] = reply
+        return error
+
+
+class Bulk(Generic[T]):
+    """A bulk operation: its statements still to be sent, and what came of the others.
+
+    It is used by one thread at a time: the one that carries an attempt, or the event loop's.
+
+    Args:
+        target: Where it goes.
+        operation: The method that the user called.
+        runs: The statements in the order in which they are to be sent.
+        ordered: Whether the first error ends it.
+        options: The options of each kind of command.
+        result: Turns the merged replies into what the user awaits.
+        count: How many statements there are, if that is known.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        operation: str,
+        runs: Sequence[Run],
+        *,
+        ordered: bool,
+        options: Mapping[Kind, dict[str, Any]],
+        result: Callable[[dict[str, Any]], T],
+        count: int = 0,
+    ) -> None:
+        self.operation = operation
+        self.namespace = f"{target.database}.{target.collection}"
+        self._target = target
+        self._runs = deque(runs)
+        self._ordered = ordered
+        self._options = options
+        self._result = result
+        self._outcomes = bytearray(count)
+        self._merged: dict[str, Any] = {
+            "writeErrors": [],
+            "writeConcernErrors": [],
+            "nInserted": 0,
+            "nUpserted": 0,
+            "nMatched": 0,
+            "nModified": 0,
+            "nRemoved": 0,
+            "upserted": [],
+        }
+        self._batch: Batch | None = None
+        self._encoded_ahead: list[EncodedDocument] = []
+        self._step = _FIRST_STEP
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is another command to be sent."""
+        if self._ordered and self._merged["writeErrors"]:
+            return False
+        return bool(self._runs)
+
+    @property
+    def batch(self) -> Batch | None:
+        """The command that is under way, or None."""
+        return self._batch
+
+    def next_command(self) -> Command[Any]:
+        """Return the next command; it gets its statements when a server's limits are known."""
+        kind = self._runs[0].kind
+        batch = Batch(kind)
+        body = {kind.value: self._target.collection, **self._options[kind]}
+        command = self._target.write(self.operation, kind.value, body, _no_result)
+        command.error_in = batch.error_in
+        command.prepare = partial(self._fill, command, batch)
+        self._batch = batch
+        return command
+
+    def merge(self, reply: Mapping[str, Any], denied: Outcome) -> None:
+        """Add the answer to the command that is under way to the result.
+
+        Args:
+            reply: The answer.
+            denied: How the statements have ended that it does not say to be applied.
+        """
+        batch, self._batch = self._batch, None
+        if batch is None:
+            raise AssertionError("a reply without a command")
+        merged = self._merged
+        _count(merged, batch, reply)
+        for error in reply.get("writeErrors", ()):
+            position = error["index"]
+            merged["writeErrors"].append(
+                {**error, "index": batch.indexes[position], "op": batch.statements[position]}
+            )
+        concern_error = concern_error_document(reply)
+        if concern_error is not None:
+            merged["writeConcernErrors"].append(concern_error)
+        applied = Outcome.APPLIED if concern_error is None else Outcome.UNKNOWN
+        self._note_outcomes(batch, reply, applied, denied)
+
+    def give_up(self, outcome: Outcome) -> None:
+        """Note how the command that is under way ended without an answer."""
+        batch, self._batch = self._batch, None
+        if batch is not None and outcome is not Outcome.NOT_APPLIED:
+            for index in batch.indexes:
+                self._outcomes[index] = _CODES[outcome]
+
+    def result(self) -> T:
+        """Return what the user awaits.
+
+        Raises:
+            BulkWriteError: A server has refused a statement, or could not give the concern asked.
+            OperationFailure: The deployment does not support retryable writes.
+        """
+        error = self.error()
+        if error is not None:
+            raise error
+        return self._result(self._merged)
+
+    def error(self) -> OperationFailure | None:
+        """Return the error that the answers amount to, or None."""
+        merged = self._merged
+        if not merged["writeErrors"] and not merged["writeConcernErrors"]:
+            return None
+        merged["writeErrors"].sort(key=lambda error: error["index"])
+        if merged["writeErrors"]:
+            first = merged["writeErrors"][0]
+            cause = WriteError(first.get("errmsg", ""), first.get("code"), merged)
+            if says_no_retryable_writes(cause):
+                return no_retryable_writes(cause)
+        return BulkWriteError(merged)
+
+    def partial_result(self) -> PartialResult:
+        """Return what has come of it so far."""
+        outcomes = tuple(map(_OUTCOMES.__getitem__, self._outcomes))
+        return PartialResult(BulkWriteResult(self._merged, True), outcomes)
+
+    def _fill(self, command: Command[Any], batch: Batch, limits: Limits) -> None:
+        if batch.encoded:  # for an earlier attempt
+            return
+        run = self._runs[0]
+        try:
+            self._take(run, batch, limits, self._target.size(command.body))
+        finally:
+            self._note_taken(batch)
+        if not batch.encoded:
+            raise InvalidOperation("No operations to execute")
+        if run.is_over():
+            self._runs.popleft()
+        command.holds_multi = batch.kind.holds_multi(batch.statements)
+        command.body[batch.kind.field] = batch.encoded
+
+    def _take(self, run: Run, batch: Batch, limits: Limits, used: int) -> None:
+        room = limits.max_message_size - _OVERHEAD - used
+        step, is_careful = self._step, False
+        while statements := run.peek(min(step, limits.max_statements - len(batch.encoded))):
+            try:
+                encoded = self._encode(run.kind, statements)
+            except Exception:
+                if len(statements) == 1:
+                    raise
+                # Those before the one that can't be encoded may fill the command.
+                step, is_careful = 1, True
+                continue
+            sizes = [len(document.raw) for document in encoded]
+            fitting = _fitting(sizes, room)
+            _refuse_too_large(run, batch, sizes, fitting, limits)
+            batch.encoded += encoded[:fitting]
+            batch.statements += statements[:fitting]
+            batch.indexes += run.take(fitting)
+            self._encoded_ahead = encoded[fitting:]
+            room -= sum(sizes[:fitting])
+            if self._encoded_ahead:
+                break
+            self._step = _next_step(sizes, room)
+            step = 1 if is_careful else self._step
+
+    def _encode(self, kind: Kind, statements: list[Document]) -> list[EncodedDocument]:
+        known, self._encoded_ahead = self._encoded_ahead[: len(statements)], []
+        rest = statements[len(known) :]
+        if kind is Kind.INSERT:  # as a document is encoded that is not in another one
+            rest = [
+                document
+                if type(document) is not dict or next(iter(document)) == "_id"
+                else {"_id": document["_id"], **document}
+                for document in rest
+            ]
+        return known + encode_all(rest, self._target.codec_options)
+
+    def _note_taken(self, batch: Batch) -> None:
+        missing = max(batch.indexes, default=-1) + 1 - len(self._outcomes)
+        self._outcomes.extend(bytes(max(0, missing)))
+
+    def _note_outcomes(
+        self, batch: Batch, reply: Mapping[str, Any], applied: Outcome, denied: Outcome
+    ) -> None:
+        failed = {error["index"] for error in reply.get("writeErrors", ())}
+        first, size = batch.indexes[0], len(batch.indexes)
+        if not failed and batch.indexes[-1] - first == size - 1:
+            self._outcomes[first : first + size] = bytes([_CODES[applied]]) * size
+            return
+        reached = min(failed) if failed and self._ordered else size
+        for position, index in enumerate(batch.indexes):
+            outcome = denied
+            if position not in failed and position < reached:
+                outcome = applied
+            elif position in failed and batch.kind.holds_multi([batch.statements[position]]):
+                outcome = Outcome.UNKNOWN  # it may have changed some documents before
+            self._outcomes[index] = _CODES[outcome]
+
+
+def _count(merged: dict[str, Any], batch: Batch, reply: Mapping[str, Any]) -> None:
+    count = reply.get("n", 0)
+    match batch.kind:
+        case Kind.INSERT:
+            merged["nInserted"] += count
+        case Kind.DELETE:
+            merged["nRemoved"] += count
+        case Kind.UPDATE:
+            upserted = reply.get("upserted") or ()
+            merged["upserted"] += [
+                {**upsert, "index": batch.indexes[upsert["index"]]} for upsert in upserted
+            ]
+            merged["nUpserted"] += len(upserted)
+            merged["nMatched"] += count - len(upserted)
+            merged["nModified"] += reply.get("nModified", 0)
+
+
+def _next_step(sizes: list[int], room: int) -> int:
+    """Return how many statements to encode next, so that few do not fit."""
+    average = sum(sizes) // len(sizes)
+    return max(1, min(_LARGEST_STEP, room // average))
+
+
+def _fitting(sizes: list[int], room: int) -> int:
+    """Return how many of the first fit into so many bytes."""
+    if sum(sizes) <= room:
+        return len(sizes)
+    return sum(total <= room for total in accumulate(sizes))
+
+
+def _refuse_too_large(
+    run: Run, batch: Batch, sizes: list[int], fitting: int, limits: Limits
+) -> None:
+    # The one that does not fit belongs to this command, unless others are in it already.
+    sizes = sizes[: fitting + 1]
+    most = limits.max_document_size + _OVERHEAD
+    fits_in_a_message = fitting or batch.encoded
+    if fits_in_a_message and max(sizes) <= most:
+        return
+    offset = 0 if not fits_in_a_message else next(i for i, n in enumerate(sizes) if n > most)
+    raise DocumentTooLarge(
+        f"BSON document too large: statement {run.index_at(offset)} ({run.kind.value}) has "
+        f"{sizes[offset]} bytes, and the connected server supports BSON document sizes up to "
+        f"{limits.max_document_size} bytes and messages up to {limits.max_message_size} bytes"
+    )
+
+
+def _no_result(reply: Mapping[str, Any]) -> None:
+    """A command of a bulk operation has no result of its own."""

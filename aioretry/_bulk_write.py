@@ -1,0 +1,153 @@
+"""A bulk operation under way: its commands, one after the other."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pymongo.errors import OperationFailure, WriteError
+
+from aioretry._bulk import Bulk
+from aioretry._coordinator import Coordinator
+from aioretry._driver import Address
+from aioretry._flight import Statement
+from aioretry._plans import Plan
+from aioretry._replies import says_time_is_over
+from aioretry._sessions import SessionLease
+from aioretry._verdict import LABELS, outcome_of_attempts
+from aioretry._write_path import RunningWrite, tried_for
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt, Outcome, attach
+
+T = TypeVar("T")
+
+
+class BulkWrite(RunningWrite[T]):
+    """A bulk operation: each of its commands is judged and retried on its own."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        plan: Callable[[], Plan[T]],
+        lease: SessionLease,
+        deadline: Deadline | None,
+    ) -> None:
+        super().__init__(coordinator.loop)
+        self._coordinator = coordinator
+        self._lease = lease
+        self._deadline = deadline
+        self._bulk: Bulk[T] | None = None
+        self._statement: Statement | None = None
+        self._attempts: list[Attempt] = []
+        self._avoid: frozenset[Address] = frozenset()
+        try:
+            steps = plan()
+            self._bulk = _step(steps)
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
+            self._fail(exc)
+            return
+        self._run(self._execute(steps))
+
+    async def _execute(self, steps: Plan[T]) -> T:
+        while self._bulk is None:
+            await asyncio.sleep(0)
+            self._bulk = _step(steps)
+        bulk = self._bulk
+        while bulk.has_more:
+            await self._send_next(bulk)
+        return bulk.result()
+
+    async def _send_next(self, bulk: Bulk[T]) -> None:
+        command = bulk.next_command()
+        self._statement = statement = self._coordinator.statement(
+            command, self._lease, self._deadline
+        )
+        statement.avoid = self._avoid
+        batch = bulk.batch
+        try:
+            reply = await self._coordinator.execute(statement)
+        except OperationFailure as exc:
+            reply_taken_for_error = None if batch is None else batch.answers.get(exc)
+            if reply_taken_for_error is None:
+                raise
+            # The last word was an answer after all: it becomes a part of the result, and its
+            # failed retry ends the operation.
+            self._merge(bulk, statement, reply_taken_for_error)
+            raise self._error_of(bulk, exc) from exc
+        self._merge(bulk, statement, reply)
+        deadline = self._deadline
+        if deadline is not None and deadline.is_limited and says_time_is_over(reply):
+            error = bulk.error()
+            raise self._coordinator.too_late(statement, error) from error
+
+    def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:
+        bulk.merge(reply, denied=_outcome_of_denied(statement.attempts))
+        self._attempts += statement.attempts
+        self._avoid = statement.avoid
+        self._statement = None
+
+    def _error_of(self, bulk: Bulk[T], answer: OperationFailure) -> OperationFailure:
+        error = bulk.error()
+        if error is None:
+            raise AssertionError("an answer that was an error, but for nobody")
+        for label in LABELS:
+            if answer.has_error_label(label):
+                self._coordinator.driver.add_label(error, label)
+        return error
+
+    def _succeed(self, value: T) -> None:
+        self._lease.finish(discard=False)
+        self.set_result(value)
+
+    def _settle(self, exc: BaseException) -> None:
+        statement, bulk = self._statement, self._bulk
+        attempts = list(self._attempts)
+        if statement is not None:
+            attempts += statement.attempts
+        if bulk is None:
+            attach(exc, Outcome.NOT_APPLIED, attempts)
+            self._lease.finish(discard=False)
+            return
+        if statement is not None:
+            bulk.give_up(outcome_of_attempts(statement.attempts))
+        partial_result = bulk.partial_result()
+        counts = Counter(partial_result.outcomes)
+        in_doubt = Outcome.UNKNOWN in counts
+        attach(exc, _shared(counts), attempts, partial_result)
+        if statement is not None or in_doubt:
+            exc.add_note(_note(bulk, statement, counts))
+        self._lease.finish(discard=in_doubt)
+
+
+def _step(plan: Plan[T]) -> Bulk[T] | None:
+    try:
+        next(plan)
+    except StopIteration as stop:
+        bulk: Bulk[T] = stop.value
+        return bulk
+    return None
+
+
+def _outcome_of_denied(attempts: list[Attempt]) -> Outcome:
+    # As for a single write whose last attempt was answered by a write error.
+    *earlier, last = attempts
+    return outcome_of_attempts([*earlier, replace(last, error=WriteError(""), reply=None)])
+
+
+def _shared(counts: Counter[Outcome]) -> Outcome:
+    """Return the outcome that all statements have in common; of none, nothing is applied."""
+    match list(counts):
+        case []:
+            return Outcome.NOT_APPLIED
+        case [outcome]:
+            return outcome
+        case _:
+            return Outcome.UNKNOWN
+
+
+def _note(bulk: Bulk[Any], statement: Statement | None, counts: Counter[Outcome]) -> str:
+    ended = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
+    note = f"aioretry: {bulk.operation} on {bulk.namespace}: statements: {ended}"
+    tried = "" if statement is None else tried_for(statement)
+    return f"{note}; the last command: {tried}" if tried else note

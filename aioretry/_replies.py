@@ -1,0 +1,76 @@
+"""What the replies of accepted commands say. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pymongo.errors import (
+    DuplicateKeyError,
+    OperationFailure,
+    WriteConcernError,
+    WriteError,
+    WTimeoutError,
+)
+
+from aioretry._verdict import MAX_TIME_EXPIRED, OVERLOADED, RETRYABLE_CODES, RETRYABLE_WRITE
+
+_DUPLICATE_KEY = 11000
+
+
+def error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
+    """Return the error that the reply to a single write speaks of, or None.
+
+    A write error counts before a write concern error.
+    """
+    write_errors = reply.get("writeErrors")
+    if write_errors:
+        error = write_errors[-1]
+        is_duplicate = error.get("code") == _DUPLICATE_KEY
+        return (DuplicateKeyError if is_duplicate else WriteError)(
+            error.get("errmsg"), error.get("code"), error
+        )
+    return _concern_error_in(reply)
+
+
+def retryable_error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
+    """Return the error in the reply to a command of a bulk operation that could have it sent again.
+
+    Anything else that such a reply speaks of is a part of the operation's result.
+    """
+    code = reply.get("writeConcernError", {}).get("code")
+    if code in RETRYABLE_CODES:
+        return _concern_error_in(reply)
+    labels = set(reply.get("errorLabels", ()))
+    return error_in(reply) if labels & {RETRYABLE_WRITE, OVERLOADED} else None
+
+
+def concern_error_document(reply: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a reply's write concern error with the labels of the reply, or None."""
+    concern = reply.get("writeConcernError")
+    if not concern:
+        return None
+    labels = reply.get("errorLabels")
+    return {**concern, "errorLabels": labels} if labels else dict(concern)
+
+
+def says_time_is_over(reply: Mapping[str, Any]) -> bool:
+    """Tell whether a reply speaks of MaxTimeMSExpired (CSOT, "Errors")."""
+    errors = [*reply.get("writeErrors", ()), reply.get("writeConcernError") or {}]
+    return any(error.get("code") == MAX_TIME_EXPIRED for error in errors)
+
+
+def topology_version_in(reply: Mapping[str, Any]) -> tuple[object, int] | None:
+    """Return process id and counter of the topology version in a reply, or None."""
+    version = reply.get("topologyVersion")
+    return None if version is None else (version["processId"], version["counter"])
+
+
+def _concern_error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
+    details = concern_error_document(reply)
+    if details is None:
+        return None
+    timed_out = details.get("code") == MAX_TIME_EXPIRED or (details.get("errInfo") or {}).get(
+        "wtimeout"
+    )
+    return (WTimeoutError if timed_out else WriteConcernError)(
+        details.get("errmsg", ""), details.get("code"), details
+    )

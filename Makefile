@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
 
-.PHONY: help demo test check pytest matrix bench bench-proxy format clean
+.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
 	@echo "make test         lint, types and all tests"
 	@echo "make matrix       the failover test on every server version (slow)"
 	@echo "make bench        throughput beside Motor and PyMongo's AsyncMongoClient"
+	@echo "make bench-bulk   insert_many and bulk_write beside Motor"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make format       format and sort imports"
 
@@ -41,6 +42,9 @@ matrix: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+bench-bulk: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.bulk $(ARGS)
 
 bench-proxy: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.proxy $(ARGS)

@@ -14,6 +14,7 @@ from typing import Any
 import bson
 import pymongo
 from bson.errors import InvalidDocument
+from motor.core import AgnosticClientSession
 from motor.motor_asyncio import (
     AsyncIOMotorClient,
     AsyncIOMotorClientSession,
@@ -52,6 +53,7 @@ from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
 
 __all__ = [
+    "AgnosticClientSession",
     "AsyncIOMotorClient",
     "AsyncIOMotorClientSession",
     "AsyncIOMotorCollection",

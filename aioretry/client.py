@@ -8,6 +8,9 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 import pymongo
+from bson.codec_options import CodecOptions
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor
 from aioretry._driver import DocumentT
@@ -91,6 +94,36 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         if name.startswith("_"):
             super().__getattr__(name)  # raises
         return self[name]
+
+    def get_database(
+        self,
+        name: str | None = None,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: Any = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> RetryMotorDatabase[DocumentT]:
+        """Return a database with options of its own; arguments and errors as Motor's."""
+        return self.wrap(  # type: ignore[no-any-return]
+            self.delegate.get_database(
+                name, codec_options, read_preference, write_concern, read_concern
+            )
+        )
+
+    def get_default_database(
+        self,
+        default: str | None = None,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: Any = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> RetryMotorDatabase[DocumentT]:
+        """Return the database that the connection string names, or ``default``, as Motor does."""
+        return self.wrap(  # type: ignore[no-any-return]
+            self.delegate.get_default_database(
+                default, codec_options, read_preference, write_concern, read_concern
+            )
+        )
 
     def wrap(self, obj: Any) -> Any:
         """Wrap what PyMongo returned; its databases become ours."""

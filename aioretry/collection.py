@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from bson.codec_options import CodecOptions
 from pymongo.errors import ConfigurationError
+from pymongo.read_concern import ReadConcern
 from pymongo.results import (
     BulkWriteResult,
     DeleteResult,
@@ -12,14 +14,16 @@ from pymongo.results import (
     InsertOneResult,
     UpdateResult,
 )
+from pymongo.write_concern import WriteConcern
 
 from aioretry import _commands, _plans
 from aioretry._bulk_write import BulkWrite
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
 from aioretry._driver import Command, DocumentT
 from aioretry._motor import (
-    AsyncIOMotorClientSession,
+    AgnosticClientSession,
     AsyncIOMotorCollection,
+    AsyncIOMotorDatabase,
     Collection,
     add_request,
 )
@@ -31,7 +35,7 @@ __all__ = ["RetryMotorCollection"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Session = AsyncIOMotorClientSession
+Session = AgnosticClientSession  # as Motor's own stubs say
 
 
 class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
@@ -48,6 +52,9 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
     :func:`~aioretry.attempts_of`. Beyond Motor's they raise :class:`~aioretry.DeadlineExceeded`
     when a deadline is over, and ``InvalidOperation`` on another event loop than the client's.
     """
+
+    database: AsyncIOMotorDatabase[DocumentT]
+    """The database that it was made from: one of ours."""
 
     def __init__(
         self,
@@ -72,7 +79,9 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         self._own_target: Target | None = None
 
     def __getitem__(self, name: str) -> "RetryMotorCollection[DocumentT]":
-        return type(self)(self.database, f"{self.name}.{name}", _delegate=self.delegate[name])
+        # Concatenated so that what is no name is a TypeError: `for x in collection` has to end.
+        full_name: str = self.name + "." + name
+        return type(self)(self.database, full_name, _delegate=self.delegate[name])
 
     def __getattr__(self, name: str) -> "RetryMotorCollection[DocumentT]":
         if name.startswith("_"):
@@ -84,6 +93,18 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         if isinstance(obj, Collection):
             return type(self)(self.database, obj.name, _delegate=obj)
         return super().wrap(obj)
+
+    def with_options(
+        self,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: Any = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> "RetryMotorCollection[DocumentT]":
+        """Return this collection with other options; arguments and errors as Motor's."""
+        return self.wrap(  # type: ignore[no-any-return]
+            self.delegate.with_options(codec_options, read_preference, write_concern, read_concern)
+        )
 
     def operation(self, timeout: float | None = None) -> Operation:
         """Begin an operation: an implicit session, a deadline and a history.
@@ -467,7 +488,7 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         let: Document | None = None,
         comment: Any = None,
         **kwargs: Any,
-    ) -> asyncio.Future[Any]:
+    ) -> asyncio.Future[DocumentT]:
         """Delete the first document that matches, and return it.
 
         Args:
@@ -519,7 +540,7 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         let: Document | None = None,
         comment: Any = None,
         **kwargs: Any,
-    ) -> asyncio.Future[Any]:
+    ) -> asyncio.Future[DocumentT]:
         """Replace the first document that matches, and return the old or the new one.
 
         Args:
@@ -581,7 +602,7 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         let: Document | None = None,
         comment: Any = None,
         **kwargs: Any,
-    ) -> asyncio.Future[Any]:
+    ) -> asyncio.Future[DocumentT]:
         """Update the first document that matches, and return it as it was or as it is.
 
         Args:

@@ -2,14 +2,15 @@
 
 A module imports only from lower ones:
 
-    client  database  collection        the wrappers around Motor's classes
+    client  session  database  collection
+                                        the wrappers around Motor's classes
     operation                           one operation: session, deadline, history
     _bulk_write  _write_path            what a client's writes have in common
     _plans  _bulk                       arguments, commands and result of bulk operations
     _coordinator                        the one retry loop: select, attempt, judge, wait
     _motor  _commands  _flight          the only room that knows the driver; arguments; an attempt
     _selection  _sessions  _replies     waiting for a server; leases; what replies say
-    _verdict  _driver                   what follows from an error (pure); the driver's port
+    _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
     errors  events  deadlines           what users see of a write, and its time limits
 
 ``testing`` is the public test kit; it stands beside this table.
@@ -30,6 +31,7 @@ from aioretry.errors import (
 )
 from aioretry.events import Hook, RetryScheduled
 from aioretry.operation import Operation
+from aioretry.session import RetryMotorClientSession
 
 __all__ = [
     "Attempt",
@@ -40,6 +42,7 @@ __all__ = [
     "Outcome",
     "PartialResult",
     "RetryClient",
+    "RetryMotorClientSession",
     "RetryMotorCollection",
     "RetryMotorDatabase",
     "RetryScheduled",

@@ -22,7 +22,7 @@ from motor.motor_asyncio import (
     AsyncIOMotorDatabase,
 )
 from pymongo import _csot
-from pymongo.client_session import ClientSession
+from pymongo.client_session import ClientSession, TransactionOptions  # type: ignore[attr-defined]
 from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import (
@@ -58,10 +58,15 @@ __all__ = [
     "AsyncIOMotorClientSession",
     "AsyncIOMotorCollection",
     "AsyncIOMotorDatabase",
+    "ClientSession",
     "Collection",
     "Database",
     "MotorDriver",
+    "TransactionOptions",
+    "abandon_transaction",
     "add_request",
+    "copy_labels",
+    "fresh_timeout",
     "policy",
     "surrounding_deadline",
     "timeout",
@@ -325,6 +330,65 @@ def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerS
     if own.client is not delegate:
         raise InvalidOperation("Can only use session with the MongoClient that started it")
     return _UserSession(own)
+
+
+@contextlib.contextmanager
+def fresh_timeout(seconds: float) -> Iterator[None]:
+    """Set a timeout for what is called inside, which no surrounding block shortens.
+
+    Args:
+        seconds: From now on.
+    """
+    token = _csot.DEADLINE.set(math.inf)
+    try:
+        with pymongo.timeout(max(_LEAST_TIMEOUT, seconds)):
+            yield
+    finally:
+        _csot.DEADLINE.reset(token)
+
+
+def copy_labels(source: BaseException, target: PyMongoError) -> None:
+    """Give an error of PyMongo's the labels of another one."""
+    if isinstance(source, PyMongoError):
+        for label in source._error_labels:
+            target._add_error_label(label)
+
+
+def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> Callable[[], None]:
+    """Take a session's transaction away from it, and from whoever still writes in it.
+
+    A cancelled operation goes on in its thread. Once PyMongo's session says that the transaction is
+    aborted, such an operation is sent *outside* of it, and applied. So this one never says so: the
+    user's session goes on with another one, and the old one is closed for good.
+
+    Args:
+        session: The user's session, with a transaction in progress.
+        timeout: How long the abort may take, in seconds.
+
+    Returns:
+        What aborts the transaction; it blocks, and raises nothing.
+    """
+    old: Any = session.delegate
+    options = old.options
+    new = old.client.start_session(
+        causal_consistency=options.causal_consistency,
+        default_transaction_options=options.default_transaction_options,
+    )
+    if old.cluster_time is not None:
+        new.advance_cluster_time(old.cluster_time)
+    if old.operation_time is not None:
+        new.advance_operation_time(old.operation_time)
+    session.delegate = new
+
+    def abort() -> None:
+        with contextlib.suppress(PyMongoError), fresh_timeout(timeout):
+            if not old._starting_transaction:
+                old._finish_transaction_with_retry("abortTransaction")
+        # Dropped, not pooled: what is on its way may still reach the server under its id.
+        old._server_session = None
+        old._unpin()
+
+    return abort
 
 
 class _UserSession:

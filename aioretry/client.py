@@ -14,10 +14,11 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor
 from aioretry._driver import DocumentT
-from aioretry._motor import AsyncIOMotorClient, Database
+from aioretry._motor import AsyncIOMotorClient, ClientSession, Database, TransactionOptions
 from aioretry._write_path import WritePath
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
+from aioretry.session import RetryMotorClientSession
 
 __all__ = ["RetryClient"]
 
@@ -126,10 +127,40 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         )
 
     def wrap(self, obj: Any) -> Any:
-        """Wrap what PyMongo returned; its databases become ours."""
+        """Wrap what PyMongo returned; its databases and sessions become ours."""
         if isinstance(obj, Database):
             return RetryMotorDatabase(self, obj.name, _delegate=obj)
+        if isinstance(obj, ClientSession):
+            return RetryMotorClientSession(obj, self)
         return super().wrap(obj)
+
+    async def start_session(
+        self,
+        causal_consistency: bool | None = None,
+        default_transaction_options: TransactionOptions | None = None,
+        snapshot: bool | None = False,
+    ) -> RetryMotorClientSession:
+        """Start a session, to be used with ``async with``.
+
+        Args:
+            causal_consistency: Whether its reads see what it has read and written before; None
+                means so unless ``snapshot`` is true.
+            default_transaction_options: What its transactions take where they are not told.
+            snapshot: Whether its reads all see the same point in time.
+
+        Returns:
+            The session.
+
+        Raises:
+            ConfigurationError: Both ``causal_consistency`` and ``snapshot`` are true.
+            InvalidOperation: The client was closed.
+        """
+        session: RetryMotorClientSession = await super().start_session(  # type: ignore[assignment]
+            causal_consistency=causal_consistency,
+            default_transaction_options=default_transaction_options,
+            snapshot=snapshot,
+        )
+        return session
 
     def close(self) -> None:
         """Close the connections and end the threads once what they carry has ended.

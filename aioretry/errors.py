@@ -142,14 +142,15 @@ def partial_result_of(exc: BaseException) -> PartialResult | None:
 
 
 def _report_of(exc: BaseException) -> _Report | None:
-    for link in _chain(exc):
+    for link in links_of(exc):
         report = link.__dict__.get(_REPORT)
         if isinstance(report, _Report):
             return report
     return None
 
 
-def _chain(exc: BaseException) -> Iterator[BaseException]:
+def links_of(exc: BaseException) -> Iterator[BaseException]:
+    """Go from an exception to what it was raised from, or while handling, and so on."""
     seen: set[int] = set()
     link: BaseException | None = exc
     while link is not None and id(link) not in seen:

@@ -12,7 +12,7 @@ PACKAGE = Path(aioretry.__file__).parent
 # A module imports only from modules that stand further up in this list.
 RANKS = [
     {"errors", "events", "deadlines"},
-    {"_verdict", "_driver"},
+    {"_verdict", "_transactions", "_driver"},
     {"_encoded", "_replies", "_sessions", "_selection", "_threads"},
     {"_commands", "_motor", "_flight"},
     {"_bulk", "_coordinator"},
@@ -20,7 +20,7 @@ RANKS = [
     {"_bulk_write"},
     {"operation"},
     {"collection"},
-    {"database"},
+    {"database", "session"},
     {"client"},
     {"__init__"},
     {"__main__", "_demo"},
@@ -131,8 +131,8 @@ def test_private_names_of_others_are_left_alone(path):
 
 
 def test_the_verdict_is_pure():
-    """`_verdict` and `_commands` await nothing and read no clock."""
-    for name in ("_verdict", "_commands"):
+    """`_verdict`, `_transactions` and `_commands` await nothing and read no clock."""
+    for name in ("_verdict", "_transactions", "_commands"):
         path = PACKAGE / f"{name}.py"
         tree = ast.parse(path.read_text())
         assert not [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef | ast.Await)]

@@ -3,7 +3,12 @@
 from collections.abc import Awaitable
 from typing import Any, assert_type
 
-from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection, AsyncIOMotorDatabase
+from motor.motor_asyncio import (
+    AsyncIOMotorClient,
+    AsyncIOMotorClientSession,
+    AsyncIOMotorCollection,
+    AsyncIOMotorDatabase,
+)
 from pymongo import InsertOne, UpdateMany
 from pymongo.results import (
     BulkWriteResult,
@@ -21,6 +26,7 @@ from aioretry import (
     Outcome,
     PartialResult,
     RetryClient,
+    RetryMotorClientSession,
     RetryMotorCollection,
     RetryMotorDatabase,
     RetryScheduled,
@@ -68,6 +74,34 @@ async def writes(things: RetryMotorCollection[dict[str, Any]]) -> None:
     later: Awaitable[InsertOneResult] = things.insert_one({})
     await later
     del document
+
+
+async def transfer(session: RetryMotorClientSession) -> int:
+    """A callback of a transaction."""
+    await session.client.db.things.insert_one({}, session=session)
+    return 1
+
+
+async def transfer_with(session: RetryMotorClientSession, amount: int) -> int:
+    """A callback with more arguments."""
+    return amount
+
+
+async def transfer_as_with_motor(session: AsyncIOMotorClientSession) -> str:
+    """A callback that was written for Motor."""
+    return str(session)
+
+
+async def sessions(client: RetryClient[dict[str, Any]]) -> None:
+    """Sessions are ours, and give what the callback returns."""
+    async with await client.start_session() as session:
+        assert_type(session, RetryMotorClientSession)
+        assert_type(await session.with_transaction(transfer), int)
+        assert_type(await session.with_transaction(transfer_as_with_motor), str)
+        assert_type(await session.with_transaction(lambda s: transfer_with(s, 2)), int)
+        await client.db.things.insert_one({}, session=session)
+        as_motor: AsyncIOMotorClientSession = session
+    del as_motor
 
 
 async def operations(things: RetryMotorCollection[dict[str, Any]]) -> None:

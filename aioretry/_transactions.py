@@ -1,0 +1,122 @@
+"""What to do after a transaction failed. Pure: no clock, no driver, nothing to await."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pymongo.errors import OperationFailure, PyMongoError
+
+TRANSIENT = "TransientTransactionError"
+UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+
+RETRY_LIMIT = 120.0
+"""How long a transaction is retried where no deadline is set, in seconds."""
+
+_MAX_TIME_EXPIRED = 50
+_INITIAL_BACKOFF = 0.005
+_BACKOFF_GROWTH = 1.5
+_MAX_BACKOFF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RunAgain:
+    """Run the whole transaction again."""
+
+    wait: float
+    """The backoff before that, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAgain:
+    """Send the commit again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """End with the error."""
+
+    timed_out: bool
+    """Whether the time for retries is over; the error is then the cause of a timeout error."""
+
+
+_RAISE = GiveUp(timed_out=False)
+_TIME_OUT = GiveUp(timed_out=True)
+
+
+@dataclass(slots=True)
+class TransactionRetries:
+    """The retries of one call (transactions-convenient-api, "Sequence of Actions")."""
+
+    random: Callable[[], float]
+    """Jitter: returns a number from 0 up to 1."""
+
+    under_deadline: bool = False
+    """Whether the limit is a deadline of the user's."""
+
+    retries: int = 0
+    """How often the whole transaction was run again."""
+
+    def after_callback(self, error: BaseException, *, time_left: float) -> RunAgain | GiveUp:
+        """Say what follows from an error of the callback.
+
+        Args:
+            error: What the callback raised.
+            time_left: Seconds until retries end.
+
+        Returns:
+            What to do.
+        """
+        if self._is_deadline_of_the_server(error, time_left):
+            return _TIME_OUT
+        return self._run_again(time_left) if _has(error, TRANSIENT) else _RAISE
+
+    def after_commit(
+        self, error: PyMongoError, *, time_left: float
+    ) -> RunAgain | CommitAgain | GiveUp:
+        """Say what follows from an error of the commit.
+
+        Args:
+            error: What the commit raised.
+            time_left: Seconds until retries end.
+
+        Returns:
+            What to do.
+        """
+        if self._is_deadline_of_the_server(error, time_left):
+            return _TIME_OUT
+        if _is_max_time_expired(error):
+            return _RAISE
+        if _has(error, UNKNOWN_COMMIT):
+            return CommitAgain() if time_left > 0 else _TIME_OUT
+        return self._run_again(time_left) if _has(error, TRANSIENT) else _RAISE
+
+    def _is_deadline_of_the_server(self, error: BaseException, time_left: float) -> bool:
+        # Under a deadline it is what the server, or PyMongo in its place, was given as a limit.
+        return self.under_deadline and math.isfinite(time_left) and _is_max_time_expired(error)
+
+    def _run_again(self, time_left: float) -> RunAgain | GiveUp:
+        wait = self.random() * backoff(self.retries)
+        if wait >= time_left:
+            return _TIME_OUT
+        self.retries += 1
+        return RunAgain(wait)
+
+
+def backoff(retries: int) -> float:
+    """Return the longest wait before a transaction is run again, in seconds.
+
+    Args:
+        retries: How often it was run again before.
+    """
+    # The exponent has an end: a float would overflow after some 1700 retries.
+    growth = _BACKOFF_GROWTH ** min(retries, 20)
+    return min(_MAX_BACKOFF, _INITIAL_BACKOFF * growth)
+
+
+def _is_max_time_expired(error: BaseException) -> bool:
+    # The code of a write concern error is the error's code too.
+    return isinstance(error, OperationFailure) and error.code == _MAX_TIME_EXPIRED
+
+
+def _has(error: BaseException, label: str) -> bool:
+    return isinstance(error, PyMongoError) and error.has_error_label(label)

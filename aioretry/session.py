@@ -1,0 +1,219 @@
+"""A Motor session whose transactions are retried as the specification says."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, Self, TypeVar
+
+import anyio
+import anyio.to_thread
+from pymongo.errors import NetworkTimeout, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from aioretry import _motor
+from aioretry._motor import AsyncIOMotorClientSession
+from aioretry._transactions import RETRY_LIMIT, CommitAgain, GiveUp, RunAgain, TransactionRetries
+from aioretry._write_path import WritePath
+from aioretry.deadlines import Deadline, deadline
+from aioretry.errors import DeadlineExceeded, links_of
+
+__all__ = ["RetryMotorClientSession"]
+
+T = TypeVar("T")
+
+# An abort tells the server early what it finds out by itself later: it is worth no long wait.
+_ABORT_TIMEOUT = 5.0
+
+
+class RetryMotorClientSession(AsyncIOMotorClientSession):
+    """A session of a :class:`~aioretry.RetryClient`: Motor's, but for :meth:`with_transaction`.
+
+    Made by ``await client.start_session()``.
+    """
+
+    def __init__(self, delegate: Any, motor_client: Any) -> None:
+        super().__init__(delegate, motor_client)
+        self._write_path: WritePath = motor_client._write_path
+
+    async def with_transaction(
+        self,
+        coro: "Callable[[RetryMotorClientSession], Awaitable[T]]",
+        read_concern: ReadConcern | None = None,
+        write_concern: WriteConcern | None = None,
+        read_preference: Any = None,
+        max_commit_time_ms: int | None = None,
+    ) -> T:
+        """Run a callback in a transaction and commit it, both as often as needed.
+
+        What is retried (transactions-convenient-api, "Sequence of Actions"):
+
+        - The commit, after an error with the label ``UnknownTransactionCommitResult`` that is not
+          MaxTimeMSExpired. PyMongo repeats it once by itself before that. The server commits a
+          transaction at most once.
+        - The whole transaction, callback included, after an error of the callback or the commit
+          with the label ``TransientTransactionError``. Before the n-th time there is a wait: a
+          random part of ``min(500 ms, 5 ms * 1.5**(n - 1))``.
+        - Any other error aborts the transaction, unless it is the commit's, and is raised.
+
+        So the callback may run several times: whatever else it does must bear that. It must let
+        errors of commands out, since they may have aborted the transaction on the server; whoever
+        swallows one has the commit refused and the transaction run again until time is over. It
+        passes the session to each operation that is to be part of the transaction. It should
+        neither commit nor abort; if it does, nothing more is done.
+
+        Retries end 120 seconds after the call, or with the deadline that applies here: a
+        surrounding :func:`~aioretry.deadline` or ``pymongo.timeout()``, or the client's
+        ``timeoutMS``. Such a deadline counts for all that the callback does, operations without the
+        session included. Only the abort has its own time: as much as the deadline had at the
+        beginning, at most 5 seconds.
+
+        If the call is cancelled while the callback runs, the transaction is aborted, at most 5
+        seconds are waited for that, and the session gets a new ``session_id``: whatever the
+        callback left running can't write any more. If it is cancelled during the commit, the
+        transaction may be committed or not.
+
+        Args:
+            coro: The callback; called with this session, and what it returns is awaited.
+            read_concern: The transaction's read concern; None takes the session's default.
+            write_concern: The transaction's write concern; None takes the session's default.
+            read_preference: The transaction's read preference; None takes the session's default.
+            max_commit_time_ms: How long a commit may take on the server, in milliseconds; ignored
+                under a deadline that ever comes.
+
+        Returns:
+            What the callback returned the last time.
+
+        Raises:
+            DeadlineExceeded: The deadline was over when something was to be retried, or the server
+                said so (MaxTimeMSExpired). The last error is the cause, and its labels are the
+                exception's too: with ``UnknownTransactionCommitResult`` the transaction may be
+                committed.
+            NetworkTimeout: The same after 120 seconds, where there is no deadline.
+            InvalidOperation: A transaction is in progress on this session, or it has ended.
+            Exception: Whatever the callback or the commit raised and is not retried.
+        """
+        limit = self._write_path.deadline()
+
+        def start() -> None:
+            self.start_transaction(read_concern, write_concern, read_preference, max_commit_time_ms)
+
+        async with deadline(None if limit is None else limit.remaining()):
+            return await Transaction(
+                self,
+                start,
+                coro,
+                TransactionRetries(random.random, under_deadline=limit is not None),
+                limit or Deadline.after(RETRY_LIMIT),
+            ).run()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
+        if not self.delegate.in_transaction:
+            await super().__aexit__(exc_type, exc_val, exc_tb)
+            return
+        # The transaction is aborted then, which Motor would do on the event loop.
+        with anyio.CancelScope(shield=True):
+            await self.end_session()
+
+
+@dataclass(slots=True)
+class Transaction(Generic[T]):
+    """One call of ``with_transaction``.
+
+    Args:
+        session: What the callback gets.
+        start: Starts a transaction on it.
+        callback: What is to be done.
+        retries: Decides.
+        limit: When retries end.
+    """
+
+    session: RetryMotorClientSession
+    start: Callable[[], object]
+    callback: Callable[[RetryMotorClientSession], Awaitable[T]]
+    retries: TransactionRetries
+    limit: Deadline
+    _abort_time: float = field(default=_ABORT_TIMEOUT, init=False)
+
+    async def run(self) -> T:
+        """Run the callback and commit, until that is done or nothing more may be tried."""
+        self._abort_time = min(self.limit.remaining(), _ABORT_TIMEOUT)
+        while True:
+            self.start()
+            try:
+                result = await self.callback(self.session)
+            except BaseException as exc:
+                await self._clean_up(exc)
+                decision = self.retries.after_callback(exc, time_left=self.limit.remaining())
+                wait = self._wait(decision, exc)
+                if wait is None:
+                    raise
+            else:
+                wait = await self._commit()
+                if wait is None:
+                    return result
+            await anyio.sleep(wait)
+
+    async def _commit(self) -> float | None:
+        """Commit; return how long to wait before everything is run again, None if it is done."""
+        if not self.session.delegate.in_transaction:
+            return None  # the callback has ended it
+        while True:
+            try:
+                await self.session.commit_transaction()
+            except PyMongoError as exc:
+                decision = self.retries.after_commit(exc, time_left=self.limit.remaining())
+                if isinstance(decision, CommitAgain):
+                    continue
+                wait = self._wait(decision, exc)
+                if wait is None:
+                    raise
+                return wait
+            return None
+
+    def _wait(self, decision: RunAgain | GiveUp, error: BaseException) -> float | None:
+        if isinstance(decision, RunAgain):
+            return decision.wait
+        if decision.timed_out:
+            raise self._too_late(error) from error
+        return None
+
+    def _too_late(self, error: BaseException) -> NetworkTimeout:
+        # transactions-convenient-api, Note 1.
+        last = f"the last error: {type(error).__name__}: {error}"
+        runs = self.retries.retries + 1
+        if self.retries.under_deadline:
+            text = f"the deadline of with_transaction is over after {runs} transactions; {last}"
+            late: NetworkTimeout = DeadlineExceeded(text)
+        else:
+            text = f"with_transaction gave up after {RETRY_LIMIT:.0f} s and {runs} transactions"
+            late = NetworkTimeout(f"{text}; {last}")
+        _motor.copy_labels(error, late)
+        return late
+
+    async def _clean_up(self, error: BaseException) -> None:
+        closed = isinstance(error, GeneratorExit)  # which leaves no time for anything
+        if closed or not self.session.delegate.in_transaction:
+            return
+        if _has_left_something_running(error):
+            abort = _motor.abandon_transaction(self.session, self._abort_time)
+            with anyio.move_on_after(self._abort_time, shield=True):
+                await anyio.to_thread.run_sync(abort, abandon_on_cancel=True)
+            return
+        if not self.retries.under_deadline:
+            await self.session.abort_transaction()
+            return
+        with _motor.fresh_timeout(self._abort_time):
+            aborted = self.session.abort_transaction()
+        await aborted
+
+
+def _has_left_something_running(error: BaseException) -> bool:
+    # Motor's threads go on after a cancellation, also one that a timeout in the callback made.
+    if not isinstance(error, Exception) or isinstance(error, TimeoutError):
+        return True
+    return any(isinstance(link, asyncio.CancelledError) for link in links_of(error))

@@ -1,0 +1,113 @@
+"""What follows from a transaction's errors, without a server."""
+
+import math
+
+import pytest
+from pymongo.errors import AutoReconnect, OperationFailure, WriteConcernError
+
+from aioretry._transactions import (
+    RETRY_LIMIT,
+    CommitAgain,
+    GiveUp,
+    RunAgain,
+    TransactionRetries,
+    backoff,
+)
+
+TRANSIENT = "TransientTransactionError"
+UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+RAISE, TIME_OUT = GiveUp(timed_out=False), GiveUp(timed_out=True)
+
+
+def labelled(*labels, code=None):
+    """An error of the server's with labels."""
+    return OperationFailure("failed", code, {"errorLabels": list(labels)})
+
+
+def retries(random=lambda: 0.5, **options):
+    """The retries of a call whose jitter is known."""
+    return TransactionRetries(random, **options)
+
+
+class TestCallback:
+    @pytest.mark.parametrize(
+        ("error", "time_left", "decision"),
+        [
+            (labelled(TRANSIENT), 9.0, RunAgain(0.0025)),
+            (labelled(TRANSIENT, UNKNOWN_COMMIT), 9.0, RunAgain(0.0025)),
+            (labelled(TRANSIENT), math.inf, RunAgain(0.0025)),
+            (labelled(TRANSIENT), 0.0, TIME_OUT),
+            (labelled(TRANSIENT), 0.0025, TIME_OUT),
+            (labelled(UNKNOWN_COMMIT), 9.0, RAISE),
+            (labelled(UNKNOWN_COMMIT), 0.0, RAISE),
+            (labelled("RetryableWriteError"), 9.0, RAISE),
+            (AutoReconnect("no label"), 9.0, RAISE),
+            (ValueError("the user's"), 0.0, RAISE),
+            (KeyboardInterrupt(), 9.0, RAISE),
+        ],
+    )
+    def test_table(self, error, time_left, decision):
+        """Transient errors alone have everything run again, if the wait ends in time."""
+        assert decision == retries().after_callback(error, time_left=time_left)
+
+
+class TestCommit:
+    @pytest.mark.parametrize(
+        ("error", "time_left", "decision"),
+        [
+            (labelled(UNKNOWN_COMMIT), 9.0, CommitAgain()),
+            (labelled(UNKNOWN_COMMIT), 0.0, TIME_OUT),
+            (labelled(UNKNOWN_COMMIT, TRANSIENT), 9.0, CommitAgain()),
+            (labelled(UNKNOWN_COMMIT, code=50), 9.0, RAISE),
+            (labelled(UNKNOWN_COMMIT, code=50), 0.0, RAISE),
+            (WriteConcernError("expired", 50, {"errorLabels": [UNKNOWN_COMMIT]}), 9.0, RAISE),
+            (labelled(TRANSIENT), 9.0, RunAgain(0.0025)),
+            (labelled(TRANSIENT), 0.0, TIME_OUT),
+            (labelled(), 9.0, RAISE),
+            (labelled(), 0.0, RAISE),
+        ],
+    )
+    def test_table(self, error, time_left, decision):
+        """The commit is sent again as long as its result is unknown and there is time."""
+        assert decision == retries().after_commit(error, time_left=time_left)
+
+
+@pytest.mark.parametrize("judge", ["after_callback", "after_commit"])
+class TestMaxTimeExpired:
+    def test_is_the_deadline(self, judge):
+        """MaxTimeMSExpired is a timeout where the limit that the server had is the deadline."""
+        ours = retries(under_deadline=True)
+        error = labelled(UNKNOWN_COMMIT, TRANSIENT, code=50)
+        assert TIME_OUT == getattr(ours, judge)(error, time_left=1.0)
+
+    def test_is_the_users_without_one(self, judge):
+        """Where a deadline sets no limit, the limit is the user's."""
+        ours = retries(under_deadline=True)
+        error = labelled(UNKNOWN_COMMIT, code=50)
+        assert RAISE == getattr(ours, judge)(error, time_left=math.inf)
+
+
+class TestBackoff:
+    def test_grows_to_its_limit(self):
+        """5 ms, half as much again each time, at most 500 ms; 13 of them are some 1.8 s."""
+        waits = [backoff(n) for n in range(14)]
+        assert [0.005, 0.0075, 0.01125] == pytest.approx(waits[:3])
+        assert [0.5, 0.5] == [waits[13], backoff(10**6)]
+        assert 1.787 == pytest.approx(sum(waits[:13]), abs=0.001)
+
+    def test_each_run_counts(self):
+        """Failed callbacks and failed commits count together; repeated commits don't."""
+        ours = retries(lambda: 1.0)
+        waits = [
+            ours.after_callback(labelled(TRANSIENT), time_left=9.0),
+            ours.after_commit(labelled(UNKNOWN_COMMIT), time_left=9.0),
+            ours.after_commit(labelled(TRANSIENT), time_left=9.0),
+            ours.after_callback(labelled(TRANSIENT), time_left=9.0),
+        ]
+        assert [RunAgain(0.005), CommitAgain(), RunAgain(0.0075), RunAgain(0.01125)] == waits
+
+    def test_jitter_may_be_nothing(self):
+        """A random number of 0 means no wait."""
+        assert RunAgain(0.0) == retries(lambda: 0.0).after_callback(
+            labelled(TRANSIENT), time_left=RETRY_LIMIT
+        )

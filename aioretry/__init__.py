@@ -4,6 +4,7 @@ A module imports only from lower ones:
 
     client  session  database  collection
                                         the wrappers around Motor's classes
+    _definitions  _overload             what is passed through: overload retries of an old PyMongo
     operation                           one operation: session, deadline, history
     _bulk_write  _write_path            what a client's writes have in common
     _plans  _bulk                       arguments, commands and result of bulk operations

@@ -65,6 +65,7 @@ __all__ = [
     "TransactionOptions",
     "abandon_transaction",
     "add_request",
+    "backs_off",
     "copy_labels",
     "fresh_timeout",
     "policy",
@@ -98,6 +99,11 @@ def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
         max_adaptive_retries=getattr(options, "max_adaptive_retries", DEFAULT_MAX_ADAPTIVE_RETRIES),
         overload_retargeting=getattr(options, "enable_overload_retargeting", False),
     )
+
+
+def backs_off(delegate: pymongo.MongoClient[Any]) -> bool:
+    """Tell whether PyMongo retries overload errors by itself, as it does from 4.17 on."""
+    return hasattr(delegate.options, "max_adaptive_retries")
 
 
 def surrounding_deadline() -> Deadline | None:

@@ -1,7 +1,10 @@
 """The client: a Motor client, and the parts behind its writes put together."""
 
+import asyncio
 import warnings
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +17,14 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor
 from aioretry._driver import DocumentT
-from aioretry._motor import AsyncIOMotorClient, ClientSession, Database, TransactionOptions
+from aioretry._motor import (
+    AgnosticClientSession,
+    AsyncIOMotorClient,
+    ClientSession,
+    Database,
+    TransactionOptions,
+)
+from aioretry._overload import OverloadRetries
 from aioretry._write_path import WritePath
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
@@ -61,10 +71,11 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
             super().__init__(*args, **kwargs)
         delegate = self.delegate
+        policy = _motor.policy(delegate)
         self._driver = _motor.MotorDriver(delegate, threads)
         self._write_path = WritePath(
             self._driver,
-            _motor.policy(delegate),
+            policy,
             # Looked up at each call: users replace `get_io_loop` on the client.
             get_loop=lambda: self.get_io_loop(),  # noqa: PLW0108
             surrounding_deadline=_motor.surrounding_deadline,
@@ -72,6 +83,15 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             server_selection_timeout=delegate.options.server_selection_timeout,
             timeout=_motor.timeout(delegate),
             hooks=all_hooks,
+        )
+        backs_off = _motor.backs_off(delegate)
+        self._overload = OverloadRetries(
+            None if backs_off else policy, deadline=self._write_path.deadline
+        )
+        # client-backpressure: to retry the generic command, both options must be on.
+        both = replace(policy, retry_writes=policy.retry_writes and delegate.options.retry_reads)
+        self._overload_of_commands = OverloadRetries(
+            None if backs_off else both, deadline=self._write_path.deadline
         )
 
     async def __aenter__(self) -> Self:
@@ -161,6 +181,25 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             snapshot=snapshot,
         )
         return session
+
+    def drop_database(  # type: ignore[override]
+        self,
+        name_or_database: "str | RetryMotorDatabase[Any]",
+        session: AgnosticClientSession | None = None,
+        comment: Any = None,
+    ) -> asyncio.Future[None]:
+        """Drop a database; it is sent again after an overload error only.
+
+        Args:
+            name_or_database: The database, or its name.
+            session: A session of this client.
+            comment: Any BSON value, for the server's logs.
+
+        Returns:
+            A future that ends when it is dropped.
+        """
+        call: Any = partial(super().drop_database, name_or_database, session, comment)
+        return self._overload.start(call, session)
 
     def close(self) -> None:
         """Close the connections and end the threads once what they carry has ended.

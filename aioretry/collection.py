@@ -19,14 +19,9 @@ from pymongo.write_concern import WriteConcern
 from aioretry import _commands, _plans
 from aioretry._bulk_write import BulkWrite
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
+from aioretry._definitions import Definitions
 from aioretry._driver import Command, DocumentT
-from aioretry._motor import (
-    AgnosticClientSession,
-    AsyncIOMotorCollection,
-    AsyncIOMotorDatabase,
-    Collection,
-    add_request,
-)
+from aioretry._motor import AgnosticClientSession, AsyncIOMotorDatabase, Collection, add_request
 from aioretry._write_path import Write, WritePath
 from aioretry.operation import Operation
 
@@ -38,7 +33,7 @@ T = TypeVar("T")
 Session = AgnosticClientSession  # as Motor's own stubs say
 
 
-class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
+class RetryMotorCollection(Definitions[DocumentT]):
     """A collection of a :class:`~aioretry.RetryClient`.
 
     Everything is Motor's, apart from the writes below and :meth:`operation`. Those writes take
@@ -76,6 +71,7 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
             _delegate=_delegate,
         )
         self._write_path: WritePath = database._write_path
+        self._overload = database._overload
         self._own_target: Target | None = None
 
     def __getitem__(self, name: str) -> "RetryMotorCollection[DocumentT]":

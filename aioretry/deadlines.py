@@ -100,7 +100,7 @@ class deadline:  # noqa: N801 - used like a function
             inner = outer
         else:
             inner = Deadline.after(self._seconds).nearer(outer)
-            self._driver_timeout = _driver_timeout(inner)
+            self._driver_timeout = driver_timeout(inner)
         self._token = _current.set(inner)
         self._driver_timeout.__enter__()
         return inner
@@ -147,7 +147,8 @@ def validate_seconds(name: str, seconds: object) -> float | None:
     return float(seconds)
 
 
-def _driver_timeout(limit: Deadline) -> AbstractContextManager[object]:
-    if not limit.is_limited:
+def driver_timeout(limit: Deadline | None) -> AbstractContextManager[object]:
+    """Return a block inside which PyMongo obeys a deadline, if there is one that ever comes."""
+    if limit is None or not limit.is_limited:
         return nullcontext()
     return pymongo.timeout(max(_EXHAUSTED, limit.remaining()))

@@ -18,7 +18,8 @@ RANKS = [
     {"_bulk", "_coordinator"},
     {"_plans", "_write_path"},
     {"_bulk_write"},
-    {"operation"},
+    {"operation", "_overload"},
+    {"_definitions"},
     {"collection"},
     {"database", "session"},
     {"client"},
@@ -116,7 +117,7 @@ def test_private_names_of_others_are_left_alone(path):
     room = room_of(path)
     if room == "_motor":
         return
-    ours = {"_write_path", "_replace", "_asdict", "_client"}
+    ours = {"_write_path", "_overload", "_overload_of_commands", "_replace", "_asdict", "_client"}
     foreign = [
         f"{node.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(path.read_text()))

@@ -1,6 +1,7 @@
 """The one retry loop: select, attempt, judge, wait."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -85,6 +86,21 @@ class Coordinator:
         Raises:
             PyMongoError: What the verdict lets through.
         """
+        turn = statement.lease.turn
+        if turn is None:
+            return await self._execute(statement, result)
+        with anyio.move_on_after(_finite(statement.time_left())) as limit:
+            await turn.acquire()
+        if limit.cancelled_caught:
+            raise self.too_late(statement)
+        try:
+            return await self._execute(statement, result)
+        finally:
+            turn.release()
+
+    async def _execute(
+        self, statement: Statement, result: AttemptResult | None
+    ) -> Mapping[str, Any]:
         while True:
             if result is None:
                 await self._find_server(statement)
@@ -214,6 +230,10 @@ class Coordinator:
             wait=verdict.wait,
         )
         publish(self._hooks, event)
+
+
+def _finite(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else seconds
 
 
 def _given(error: Exception | None) -> Exception:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+import anyio
 from bson.codec_options import CodecOptions
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
@@ -231,6 +232,9 @@ class ServerSession(Protocol):
 
 class Lease(Protocol):
     """An operation's hold on a server session, which begins with its first attempt."""
+
+    turn: anyio.Lock | None
+    """Held by the command that uses a session which others may use at the same time."""
 
     def carry(self) -> ServerSession:
         """Take part in the hold for one attempt; called by the thread that carries it."""

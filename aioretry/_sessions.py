@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+import anyio
 from pymongo.errors import InvalidOperation
 
 from aioretry._driver import ServerSession
@@ -13,9 +14,17 @@ class SessionLease:
 
     The session is taken by the first attempt, on its thread, so that whoever waits for a server or
     for a thread holds none.
+
+    Args:
+        open_session: Takes the session.
+        turn: Held by each command for as long as it is under way, if the session is not the
+            operation's own.
     """
 
-    def __init__(self, open_session: Callable[[], ServerSession]) -> None:
+    def __init__(
+        self, open_session: Callable[[], ServerSession], turn: anyio.Lock | None = None
+    ) -> None:
+        self.turn = turn
         self._open_session = open_session
         # Guards the three below: threads carry and drop, the event loop finishes.
         self._lock = threading.Lock()

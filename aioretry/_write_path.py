@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
+import anyio
 from pymongo.errors import InvalidOperation
 
 from aioretry._coordinator import Coordinator
@@ -43,6 +45,7 @@ class WritePath:
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
         self._coordinator: Coordinator | None = None
+        self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()
 
     def coordinator(self) -> Coordinator:
         """Return the coordinator of the client's event loop.
@@ -92,7 +95,16 @@ class WritePath:
         """
         if session is None:
             return SessionLease(self._driver.session)
-        return SessionLease(partial(self._user_session, session))
+        return SessionLease(partial(self._user_session, session), self._turn_in(session))
+
+    def _turn_in(self, session: object) -> anyio.Lock | None:
+        # The server takes no transaction number below one that it has seen, and commands that are
+        # sent at the same time arrive in any order.
+        shared = getattr(session, "delegate", session)
+        try:
+            return self._turns.setdefault(shared, anyio.Lock(fast_acquire=True))
+        except TypeError:  # no session; its first use says so
+            return None
 
 
 class RunningWrite(asyncio.Future[T]):
@@ -199,7 +211,7 @@ class Write(RunningWrite[T]):
         self._flight: Flight | None = None
         try:
             self._statement = coordinator.statement(build(), lease, deadline)
-            if coordinator.can_launch(self._statement):
+            if lease.turn is None and coordinator.can_launch(self._statement):
                 self._flight = coordinator.launch(self._statement, self._land)
                 return
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor

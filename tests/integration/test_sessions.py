@@ -8,7 +8,14 @@ from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorClientSession
 from pymongo import ReadPreference, monitoring
 from pymongo.errors import InvalidOperation, PyMongoError
 
-from aioretry import Outcome, RetryClient, RetryMotorClientSession, outcome_of
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    RetryClient,
+    RetryMotorClientSession,
+    deadline,
+    outcome_of,
+)
 
 WRITES = {
     "insert_one": lambda c, s: c.insert_one({"_id": 2, "n": 1}, session=s),
@@ -204,17 +211,27 @@ class TestCausalConsistency:
 
 
 class TestShared:
-    @pytest.mark.parametrize("side", ["Motor", "aioretry"])
-    async def test_by_tasks(self, side, motor, client, seeded, stored):
-        """Tasks that write over one session at once: some are refused, as with Motor.
+    async def test_by_tasks(self, client, seeded, stored):
+        """Tasks that write over one session at once do so one after the other, each once."""
+        async with await client.start_session() as session:
+            answers = await asyncio.gather(
+                *(
+                    seeded.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
+                    for n in range(40)
+                ),
+                seeded.insert_many([{"_id": "a"}, {"_id": "b"}], session=session),
+                *(seeded.insert_one({"_id": 100 + n}, session=session) for n in range(10)),
+            )
+        assert 51 == len(answers)
+        assert 40 == stored.find_one({"_id": 1})["n"]
+        assert 13 == stored.count_documents({})
 
-        The server takes no number below one that it has seen. With Motor two commands may get the
-        same number on top of that, and the second is acknowledged without being executed.
-        """
-        collection = (motor if side == "Motor" else client)[seeded.database.name].get_collection(
+    async def test_by_tasks_as_motor_does(self, motor, seeded, stored):
+        """Motor has some of them refused, and acknowledges others that were not executed."""
+        collection = motor[seeded.database.name].get_collection(
             seeded.name, write_concern=seeded.write_concern
         )
-        async with await collection.database.client.start_session() as session:
+        async with await motor.start_session() as session:
             answers = await asyncio.gather(
                 *(
                     collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
@@ -222,11 +239,24 @@ class TestShared:
                 ),
                 return_exceptions=True,
             )
-            await collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
         refused = [answer for answer in answers if isinstance(answer, Exception)]
         assert {225} >= {error.code for error in refused}
-        acknowledged, applied = 41 - len(refused), stored.find_one()["n"]
-        assert applied == acknowledged or (side == "Motor" and applied < acknowledged)
+        assert stored.find_one()["n"] <= 40 - len(refused)
+
+    async def test_one_that_waits_for_its_turn_obeys_its_deadline(
+        self, client, replica_set, seeded, stored
+    ):
+        """A write behind one that hangs ends with its deadline, and is not sent."""
+        async with await client.start_session() as session:
+            async with replica_set.faults.hang("update", namespace=seeded.full_name) as hang:
+                first = seeded.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
+                await hang.wait_until_fired()
+                async with deadline(0.2):
+                    with pytest.raises(DeadlineExceeded, match="nothing was sent") as caught:
+                        await seeded.insert_one({"_id": 2}, session=session)
+            await first
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert [{"_id": 1, "n": 1}] == list(stored.find())
 
 
 class TestPooling:

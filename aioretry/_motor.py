@@ -67,6 +67,7 @@ __all__ = [
     "add_request",
     "backs_off",
     "copy_labels",
+    "encrypts",
     "fresh_timeout",
     "policy",
     "surrounding_deadline",
@@ -104,6 +105,12 @@ def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
 def backs_off(delegate: pymongo.MongoClient[Any]) -> bool:
     """Tell whether PyMongo retries overload errors by itself, as it does from 4.17 on."""
     return hasattr(delegate.options, "max_adaptive_retries")
+
+
+def encrypts(delegate: pymongo.MongoClient[Any]) -> bool:
+    """Tell whether a client encrypts by itself what it sends (Client Side Encryption)."""
+    encrypter: Any = delegate._encrypter
+    return encrypter is not None and not encrypter._bypass_auto_encryption
 
 
 def surrounding_deadline() -> Deadline | None:

@@ -34,8 +34,10 @@ class WritePath:
         user_session: Callable[[object], ServerSession],
         server_selection_timeout: float,
         timeout: float | None,
+        encrypts: bool,
         hooks: tuple[Hook, ...],
     ) -> None:
+        self.encrypts = encrypts
         self._driver = driver
         self._timeout = timeout
         self._policy = policy

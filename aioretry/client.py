@@ -82,6 +82,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             user_session=lambda session: _motor.user_session(delegate, session),
             server_selection_timeout=delegate.options.server_selection_timeout,
             timeout=_motor.timeout(delegate),
+            encrypts=_motor.encrypts(delegate),
             hooks=all_hooks,
         )
         backs_off = _motor.backs_off(delegate)

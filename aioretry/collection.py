@@ -328,7 +328,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
             A future that ends with the result, or with ``BulkWriteError`` if the server refused a
             document; with ``DocumentTooLarge`` before anything of that document's command is sent.
         """
-        if self._is_motors(session):
+        if self._is_motors_bulk(session):
             return super().insert_many(  # type: ignore[return-value]
                 documents,
                 ordered=ordered,
@@ -369,7 +369,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
             A future that ends with the result, or with ``BulkWriteError`` if the server refused a
             request; with ``DocumentTooLarge`` before anything of that request's command is sent.
         """
-        if self._is_motors(session):
+        if self._is_motors_bulk(session):
             return super().bulk_write(  # type: ignore[return-value]
                 requests,
                 ordered=ordered,
@@ -657,6 +657,11 @@ class RetryMotorCollection(Definitions[DocumentT]):
             acknowledged = self.write_concern.acknowledged
         in_transaction = session is not None and getattr(session, "in_transaction", False)
         return not acknowledged or in_transaction
+
+    def _is_motors_bulk(self, session: Any) -> bool:
+        # Commands are split at another size before they are encrypted (Client Side Encryption,
+        # "Size limits for Write Commands").
+        return self._write_path.encrypts or self._is_motors(session)
 
     def _target(self) -> Target:
         if self._own_target is None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pymongo.errors import OperationFailure, WriteError
 
@@ -23,40 +23,65 @@ from aioretry.errors import Attempt, Outcome, attach
 T = TypeVar("T")
 
 
-class BulkWrite(RunningWrite[T]):
-    """A bulk operation: each of its commands is judged and retried on its own."""
+class BulkRun(Generic[T]):
+    """A bulk operation under way: each of its commands is judged and retried on its own.
+
+    Args:
+        coordinator: Executes the commands.
+        plan: Makes the bulk operation.
+        lease: The session that it goes over.
+        deadline: When all of it has to be over, or None.
+
+    Raises:
+        Exception: What the user gave can't be sent.
+    """
 
     def __init__(
         self,
         coordinator: Coordinator,
-        plan: Callable[[], Plan[T]],
+        plan: Plan[T],
         lease: SessionLease,
         deadline: Deadline | None,
     ) -> None:
-        super().__init__(coordinator.loop)
         self._coordinator = coordinator
+        self._plan = plan
         self._lease = lease
         self._deadline = deadline
-        self._bulk: Bulk[T] | None = None
         self._statement: Statement | None = None
-        self._attempts: list[Attempt] = []
+        self._ended: list[Attempt] = []
         self._avoid: frozenset[Address] = frozenset()
-        try:
-            steps = plan()
-            self._bulk = _step(steps)
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
-            self._fail(exc)
-            return
-        self._run(self._execute(steps))
+        self._bulk = _step(plan)
 
-    async def _execute(self, steps: Plan[T]) -> T:
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts of all commands, oldest first."""
+        return self._ended + ([] if self._statement is None else self._statement.attempts)
+
+    async def run(self) -> T:
+        """Send all commands; return what the user awaits."""
         while self._bulk is None:
             await asyncio.sleep(0)
-            self._bulk = _step(steps)
+            self._bulk = _step(self._plan)
         bulk = self._bulk
         while bulk.has_more:
             await self._send_next(bulk)
         return bulk.result()
+
+    def explain(self, exc: BaseException) -> bool:
+        """Say on an exception how the operation ended; return whether any of it is in doubt."""
+        statement, bulk = self._statement, self._bulk
+        if bulk is None:
+            attach(exc, Outcome.NOT_APPLIED, self.attempts)
+            return False
+        if statement is not None:
+            bulk.give_up(outcome_of_attempts(statement.attempts))
+        partial_result = bulk.partial_result()
+        counts = Counter(partial_result.outcomes)
+        attach(exc, _shared(counts), self.attempts, partial_result)
+        in_doubt = Outcome.UNKNOWN in counts
+        if statement is not None or in_doubt:
+            exc.add_note(_note(bulk, statement, counts))
+        return in_doubt
 
     async def _send_next(self, bulk: Bulk[T]) -> None:
         command = bulk.next_command()
@@ -68,12 +93,12 @@ class BulkWrite(RunningWrite[T]):
         try:
             reply = await self._coordinator.execute(statement)
         except OperationFailure as exc:
-            reply_taken_for_error = None if batch is None else batch.answers.get(exc)
-            if reply_taken_for_error is None:
+            taken_for_error = None if batch is None else batch.answers.get(exc)
+            if taken_for_error is None:
                 raise
             # The last word was an answer after all: it becomes a part of the result, and its
             # failed retry ends the operation.
-            self._merge(bulk, statement, reply_taken_for_error)
+            self._merge(bulk, statement, taken_for_error)
             raise self._error_of(bulk, exc) from exc
         self._merge(bulk, statement, reply)
         deadline = self._deadline
@@ -83,7 +108,7 @@ class BulkWrite(RunningWrite[T]):
 
     def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:
         bulk.merge(reply, denied=_outcome_of_denied(statement.attempts))
-        self._attempts += statement.attempts
+        self._ended += statement.attempts
         self._avoid = statement.avoid
         self._statement = None
 
@@ -96,28 +121,37 @@ class BulkWrite(RunningWrite[T]):
                 self._coordinator.driver.add_label(error, label)
         return error
 
+
+class BulkWrite(RunningWrite[T]):
+    """A bulk operation that runs whether or not anybody awaits it."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        plan: Callable[[], Plan[T]],
+        lease: SessionLease,
+        deadline: Deadline | None,
+    ) -> None:
+        super().__init__(coordinator.loop)
+        self._lease = lease
+        self._bulk_run: BulkRun[T] | None = None
+        try:
+            self._bulk_run = BulkRun(coordinator, plan(), lease, deadline)
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
+            self._fail(exc)
+            return
+        self._run(self._bulk_run.run())
+
     def _succeed(self, value: T) -> None:
         self._lease.finish(discard=False)
         self.set_result(value)
 
     def _settle(self, exc: BaseException) -> None:
-        statement, bulk = self._statement, self._bulk
-        attempts = list(self._attempts)
-        if statement is not None:
-            attempts += statement.attempts
-        if bulk is None:
-            attach(exc, Outcome.NOT_APPLIED, attempts)
+        if self._bulk_run is None:
+            attach(exc, Outcome.NOT_APPLIED, [])
             self._lease.finish(discard=False)
-            return
-        if statement is not None:
-            bulk.give_up(outcome_of_attempts(statement.attempts))
-        partial_result = bulk.partial_result()
-        counts = Counter(partial_result.outcomes)
-        in_doubt = Outcome.UNKNOWN in counts
-        attach(exc, _shared(counts), attempts, partial_result)
-        if statement is not None or in_doubt:
-            exc.add_note(_note(bulk, statement, counts))
-        self._lease.finish(discard=in_doubt)
+        else:
+            self._lease.finish(discard=self._bulk_run.explain(exc))
 
 
 def _step(plan: Plan[T]) -> Bulk[T] | None:

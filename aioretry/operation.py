@@ -1,17 +1,25 @@
 """One operation: an implicit session, a deadline and a history, for one or a few writes."""
 
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from pymongo.errors import InvalidOperation
-from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
+from pymongo.errors import ConfigurationError, InvalidOperation
+from pymongo.results import (
+    BulkWriteResult,
+    DeleteResult,
+    InsertManyResult,
+    InsertOneResult,
+    UpdateResult,
+)
 
-from aioretry import _commands
+from aioretry import _commands, _plans
+from aioretry._bulk_write import BulkRun
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Command
+from aioretry._motor import add_request
 from aioretry._sessions import SessionLease
 from aioretry._write_path import WritePath, explain, result_of
 from aioretry.deadlines import Deadline, validate_seconds
@@ -151,6 +159,76 @@ class Operation:
             lambda target: _commands.delete_one(target, filter, collation, hint, let, comment)
         )
 
+    async def insert_many(
+        self,
+        documents: Iterable[Any],
+        ordered: bool = True,
+        bypass_document_validation: bool | None = None,
+        comment: Any = None,
+    ) -> InsertManyResult:
+        """Insert documents; as ``collection.insert_many()``."""
+        return await self._write_bulk(
+            lambda target: _plans.insert_many(
+                target, documents, ordered, bypass_document_validation, comment
+            )
+        )
+
+    async def bulk_write(
+        self,
+        requests: Sequence[Any],
+        ordered: bool = True,
+        bypass_document_validation: bool | None = None,
+        comment: Any = None,
+        let: Document | None = None,
+    ) -> BulkWriteResult:
+        """Send a list of writes; as ``collection.bulk_write()``."""
+        return await self._write_bulk(
+            lambda target: _plans.bulk_write(
+                target, requests, ordered, bypass_document_validation, comment, let, add_request
+            )
+        )
+
+    async def update_many(
+        self,
+        filter: Document,
+        update: Update,
+        upsert: bool = False,
+        array_filters: Sequence[Document] | None = None,
+        bypass_document_validation: bool | None = None,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+    ) -> UpdateResult:
+        """Update all documents that match; as ``collection.update_many()``."""
+        return await self._write(
+            lambda target: _commands.update_many(
+                target,
+                filter,
+                update,
+                upsert,
+                array_filters,
+                bypass_document_validation,
+                collation,
+                hint,
+                let,
+                comment,
+            )
+        )
+
+    async def delete_many(
+        self,
+        filter: Document,
+        collation: CollationIn | None = None,
+        hint: Hint | None = None,
+        let: Document | None = None,
+        comment: Any = None,
+    ) -> DeleteResult:
+        """Delete all documents that match; as ``collection.delete_many()``."""
+        return await self._write(
+            lambda target: _commands.delete_many(target, filter, collation, hint, let, comment)
+        )
+
     async def find_one_and_delete(
         self,
         filter: Document,
@@ -231,6 +309,39 @@ class Operation:
         )
 
     async def _write(self, build: Callable[[Target], Command[T]]) -> T:
+        coordinator, lease, deadline = self._begin()
+        statement = None
+        try:
+            statement = coordinator.statement(build(self._target), lease, deadline)
+            reply = await coordinator.execute(statement)
+        except BaseException as exc:
+            self._end_lease_after(exc, in_doubt=explain(exc, statement) is Outcome.UNKNOWN)
+            raise
+        else:
+            result: T = result_of(statement, reply)
+            return result
+        finally:
+            self._end([] if statement is None else statement.attempts)
+
+    async def _write_bulk(self, plan: Callable[[Target], _plans.Plan[T]]) -> T:
+        if self._path.encrypts:
+            raise ConfigurationError(
+                "operation() has no insert_many and bulk_write for a client with automatic "
+                "encryption; use those of the collection"
+            )
+        coordinator, lease, deadline = self._begin()
+        run = None
+        try:
+            run = BulkRun(coordinator, plan(self._target), lease, deadline)
+            return await run.run()
+        except BaseException as exc:
+            in_doubt = explain(exc, None) is Outcome.UNKNOWN if run is None else run.explain(exc)
+            self._end_lease_after(exc, in_doubt=in_doubt)
+            raise
+        finally:
+            self._end([] if run is None else run.attempts)
+
+    def _begin(self) -> tuple[Coordinator, SessionLease, Deadline | None]:
         if self._coordinator is None:
             raise InvalidOperation("an operation's writes belong inside its `async with` block")
         if self._busy:
@@ -238,27 +349,21 @@ class Operation:
         if self._lease is None:
             self._lease = self._path.lease()
         self._busy = True
-        statement = None
         limit = self._path.surrounding_deadline()
         deadline = self._deadline if limit is None else limit.nearer(self._deadline)
-        try:
-            statement = self._coordinator.statement(build(self._target), self._lease, deadline)
-            reply = await self._coordinator.execute(statement)
-        except BaseException as exc:
-            outcome = explain(exc, statement)
-            # What was given up may still use the session, and what was sent may still arrive: a
-            # later write over that session would bar it.
-            if outcome is Outcome.UNKNOWN or isinstance(exc, CancelledError | DeadlineExceeded):
-                self._end_lease(discard=outcome is Outcome.UNKNOWN)
-            raise
-        else:
-            result: T = result_of(statement, reply)
-            return result
-        finally:
-            self._busy = False
-            self._history.extend([] if statement is None else statement.attempts)
-            if self._has_left:
-                self._end_lease(discard=False)
+        return self._coordinator, self._lease, deadline
+
+    def _end(self, attempts: list[Attempt]) -> None:
+        self._busy = False
+        self._history.extend(attempts)
+        if self._has_left:
+            self._end_lease(discard=False)
+
+    def _end_lease_after(self, exc: BaseException, *, in_doubt: bool) -> None:
+        # What was given up may still use the session, and what was sent may still arrive: a later
+        # write over that session would bar it.
+        if in_doubt or isinstance(exc, CancelledError | DeadlineExceeded):
+            self._end_lease(discard=in_doubt)
 
     def _end_lease(self, *, discard: bool) -> None:
         lease, self._lease = self._lease, None

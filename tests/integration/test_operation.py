@@ -3,9 +3,18 @@
 import asyncio
 
 import pytest
+from pymongo import DeleteOne, UpdateOne
 from pymongo.errors import DuplicateKeyError, InvalidOperation, PyMongoError
 
-from aioretry import DeadlineExceeded, Outcome, RetryClient, attempts_of, deadline, outcome_of
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    RetryClient,
+    attempts_of,
+    deadline,
+    outcome_of,
+    partial_result_of,
+)
 
 
 async def test_all_seven_writes(collection, stored):
@@ -20,6 +29,35 @@ async def test_all_seven_writes(collection, stored):
         assert 0 == (await op.delete_one({"_id": 1})).deleted_count
     assert 7 == len(op.attempts)
     assert [] == list(stored.find())
+
+
+async def test_writes_of_many(collection, stored, replica_set):
+    """An operation has the bulk writes and the writes of many documents as well."""
+    async with collection.operation(timeout=20) as op:
+        async with replica_set.faults.drop_reply("insert", namespace=collection.full_name):
+            assert [1, 2, 3] == (
+                await op.insert_many([{"_id": n, "n": 0} for n in (1, 2, 3)])
+            ).inserted_ids
+        async with replica_set.faults.drop_reply("update", namespace=collection.full_name):
+            result = await op.bulk_write([UpdateOne({"_id": 1}, {"$inc": {"n": 1}}), DeleteOne({})])
+        assert (1, 1) == (result.modified_count, result.deleted_count)
+        assert 2 == (await op.update_many({}, {"$inc": {"n": 1}})).modified_count
+        assert 1 == (await op.delete_many({"_id": 2})).deleted_count
+    assert 7 == len(op.attempts)
+    assert [{"_id": 3, "n": 1}] == list(stored.find())
+
+
+async def test_the_session_of_a_bulk_write_in_doubt(collection, replica_set):
+    """An operation whose bulk write ended in doubt takes another session, and keeps its history."""
+    async with collection.operation() as op:
+        async with replica_set.faults.drop_reply("insert", times=2, namespace=collection.full_name):
+            with pytest.raises(PyMongoError) as caught:
+                await op.insert_many([{"_id": 1}, {"_id": 2}])
+        await op.insert_many([{"_id": 3}])
+    assert Outcome.UNKNOWN is outcome_of(caught.value)
+    assert (Outcome.UNKNOWN, Outcome.UNKNOWN) == partial_result_of(caught.value).outcomes
+    assert 3 == len(op.attempts)
+    assert 3 == await collection.count_documents({})
 
 
 async def test_one_session(collection, client):

@@ -31,7 +31,7 @@ T = TypeVar("T")
 _OVERHEAD = 16 * 1024
 # How many statements are encoded at once, to begin with and at most.
 _FIRST_STEP = 4
-_LARGEST_STEP = 500
+_LARGEST_STEP = 64
 _OUTCOMES = (Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN)
 _CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
 
@@ -133,7 +133,7 @@ class Run:
                 count -= 1
                 if not count:
                     return
-        except Exception as exc:  # noqa: BLE001 - what comes before it can still be sent
+        except Exception as exc:  # noqa: BLE001 - commands before its own can still be sent
             self._error = exc
 
 
@@ -146,7 +146,7 @@ class Batch:
     statements: list[Document] = field(default_factory=list)
     encoded: list[EncodedDocument] = field(default_factory=list)
     answers: dict[OperationFailure, Mapping[str, Any]] = field(default_factory=dict)
-    """The replies that were taken for errors, so that the command may be sent again."""
+    """The replies that were taken for errors, so that the command may be sent again; in order."""
 
     def error_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         """Return the error in a reply that could have the command sent again, or None."""
@@ -154,6 +154,20 @@ class Batch:
         if error is not None:
             self.answers[error] = reply
         return error
+
+
+def no_result() -> dict[str, Any]:
+    """Return the result of a bulk operation that has done nothing."""
+    return {
+        "writeErrors": [],
+        "writeConcernErrors": [],
+        "nInserted": 0,
+        "nUpserted": 0,
+        "nMatched": 0,
+        "nModified": 0,
+        "nRemoved": 0,
+        "upserted": [],
+    }
 
 
 class Bulk(Generic[T]):
@@ -190,16 +204,7 @@ class Bulk(Generic[T]):
         self._options = options
         self._result = result
         self._outcomes = bytearray(count)
-        self._merged: dict[str, Any] = {
-            "writeErrors": [],
-            "writeConcernErrors": [],
-            "nInserted": 0,
-            "nUpserted": 0,
-            "nMatched": 0,
-            "nModified": 0,
-            "nRemoved": 0,
-            "upserted": [],
-        }
+        self._merged = no_result()
         self._batch: Batch | None = None
         self._encoded_ahead: list[EncodedDocument] = []
         self._step = _FIRST_STEP
@@ -224,6 +229,7 @@ class Bulk(Generic[T]):
         command = self._target.write(self.operation, kind.value, body, _no_result)
         command.error_in = batch.error_in
         command.prepare = partial(self._fill, command, batch)
+        command.is_part = True
         self._batch = batch
         return command
 
@@ -288,8 +294,6 @@ class Bulk(Generic[T]):
         return PartialResult(BulkWriteResult(self._merged, True), outcomes)
 
     def _fill(self, command: Command[Any], batch: Batch, limits: Limits) -> None:
-        if batch.encoded:  # for an earlier attempt
-            return
         run = self._runs[0]
         try:
             self._take(run, batch, limits, self._target.size(command.body))
@@ -301,6 +305,7 @@ class Bulk(Generic[T]):
             self._runs.popleft()
         command.holds_multi = batch.kind.holds_multi(batch.statements)
         command.body[batch.kind.field] = batch.encoded
+        command.prepare = None  # it is done, and would keep what was sent alive
 
     def _take(self, run: Run, batch: Batch, limits: Limits, used: int) -> None:
         room = limits.max_message_size - _OVERHEAD - used

@@ -7,18 +7,19 @@ from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from pymongo.errors import OperationFailure, WriteError
+from pymongo.results import BulkWriteResult
 
-from aioretry._bulk import Bulk
+from aioretry._bulk import Bulk, no_result
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Address
 from aioretry._flight import Statement
 from aioretry._plans import Plan
-from aioretry._replies import says_time_is_over
+from aioretry._replies import has_retryable_concern_error, says_time_is_over
 from aioretry._sessions import SessionLease
 from aioretry._verdict import LABELS, outcome_of_attempts
 from aioretry._write_path import RunningWrite, tried_for
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, Outcome, attach
+from aioretry.errors import Attempt, Outcome, PartialResult, attach
 
 T = TypeVar("T")
 
@@ -71,16 +72,16 @@ class BulkRun(Generic[T]):
         """Say on an exception how the operation ended; return whether any of it is in doubt."""
         statement, bulk = self._statement, self._bulk
         if bulk is None:
-            attach(exc, Outcome.NOT_APPLIED, self.attempts)
-            return False
+            return explain_unplanned(exc)
+        tried = "" if statement is None else tried_for(statement)
         if statement is not None:
-            bulk.give_up(outcome_of_attempts(statement.attempts))
+            self._close(bulk, statement)
         partial_result = bulk.partial_result()
         counts = Counter(partial_result.outcomes)
         attach(exc, _shared(counts), self.attempts, partial_result)
         in_doubt = Outcome.UNKNOWN in counts
         if statement is not None or in_doubt:
-            exc.add_note(_note(bulk, statement, counts))
+            exc.add_note(_note(bulk, tried, counts))
         return in_doubt
 
     async def _send_next(self, bulk: Bulk[T]) -> None:
@@ -93,18 +94,33 @@ class BulkRun(Generic[T]):
         try:
             reply = await self._coordinator.execute(statement)
         except OperationFailure as exc:
-            taken_for_error = None if batch is None else batch.answers.get(exc)
-            if taken_for_error is None:
+            answer = None if batch is None else batch.answers.get(exc)
+            if answer is None:
                 raise
-            # The last word was an answer after all: it becomes a part of the result, and its
-            # failed retry ends the operation.
-            self._merge(bulk, statement, taken_for_error)
-            raise self._error_of(bulk, exc) from exc
-        self._merge(bulk, statement, reply)
+            # The last word was an answer after all, and becomes a part of the result.
+            reply = answer
+            self._merge(bulk, statement, reply)
+            if _ends_the_whole(statement, reply):
+                raise self._error_of(bulk, exc) from exc
+        else:
+            self._merge(bulk, statement, reply)
         deadline = self._deadline
         if deadline is not None and deadline.is_limited and says_time_is_over(reply):
             error = bulk.error()
             raise self._coordinator.too_late(statement, error) from error
+
+    def _close(self, bulk: Bulk[T], statement: Statement) -> None:
+        """Note what is known of a command that is given up."""
+        attempts = statement.attempts
+        outcome = outcome_of_attempts(attempts)
+        answers = [] if bulk.batch is None else list(bulk.batch.answers.values())
+        reply = attempts[-1].reply if attempts else None
+        if reply is not None:  # it has landed, and nobody has looked at it yet
+            self._merge(bulk, statement, reply)
+        elif answers:
+            bulk.merge(answers[-1], denied=outcome)
+        else:
+            bulk.give_up(outcome)
 
     def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:
         bulk.merge(reply, denied=_outcome_of_denied(statement.attempts))
@@ -147,11 +163,16 @@ class BulkWrite(RunningWrite[T]):
         self.set_result(value)
 
     def _settle(self, exc: BaseException) -> None:
-        if self._bulk_run is None:
-            attach(exc, Outcome.NOT_APPLIED, [])
-            self._lease.finish(discard=False)
-        else:
-            self._lease.finish(discard=self._bulk_run.explain(exc))
+        run = self._bulk_run
+        in_doubt = explain_unplanned(exc) if run is None else run.explain(exc)
+        self._lease.finish(discard=in_doubt)
+
+
+def explain_unplanned(exc: BaseException) -> bool:
+    """Say on an exception that a bulk operation has done nothing; return False."""
+    nothing = PartialResult(BulkWriteResult(no_result(), True), ())
+    attach(exc, Outcome.NOT_APPLIED, [], nothing)
+    return False
 
 
 def _step(plan: Plan[T]) -> Bulk[T] | None:
@@ -161,6 +182,13 @@ def _step(plan: Plan[T]) -> Bulk[T] | None:
         bulk: Bulk[T] = stop.value
         return bulk
     return None
+
+
+def _ends_the_whole(statement: Statement, reply: Mapping[str, Any]) -> bool:
+    # A failed retry does. So does, with PyMongo, a write concern error that could be retried where
+    # retries are allowed.
+    was_retried = statement.retries is not None and statement.retries.retries > 0
+    return was_retried or has_retryable_concern_error(reply)
 
 
 def _outcome_of_denied(attempts: list[Attempt]) -> Outcome:
@@ -180,8 +208,7 @@ def _shared(counts: Counter[Outcome]) -> Outcome:
             return Outcome.UNKNOWN
 
 
-def _note(bulk: Bulk[Any], statement: Statement | None, counts: Counter[Outcome]) -> str:
+def _note(bulk: Bulk[Any], tried: str, counts: Counter[Outcome]) -> str:
     ended = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
     note = f"aioretry: {bulk.operation} on {bulk.namespace}: statements: {ended}"
-    tried = "" if statement is None else tried_for(statement)
     return f"{note}; the last command: {tried}" if tried else note

@@ -133,7 +133,8 @@ class Coordinator:
         error = statement.last_error()
         if error is None:
             error = ServerSelectionTimeoutError(
-                f"no server that takes writes was found within {seconds:.3g} s; nothing was sent. "
+                f"no server that takes writes was found within {seconds:.3g} s; "
+                f"{_nothing_sent(statement)}. "
                 f"Topology: {self.driver.view().source!r}"
             )
         if statement.time_left() <= 0:
@@ -210,8 +211,9 @@ class Coordinator:
         last = last or statement.last_error()
         text = f"the deadline of {statement.command.operation} is over"
         if last is None:
-            tried = "nothing was sent" if not statement.attempts else "the server has not answered"
-            return DeadlineExceeded(f"{text}; {tried}")
+            if not statement.attempts:
+                return DeadlineExceeded(f"{text}; {_nothing_sent(statement)}")
+            return DeadlineExceeded(f"{text}; the server has not answered")
         return DeadlineExceeded(
             f"{text} after {len(statement.attempts)} attempts; the last error: "
             f"{type(last).__name__}: {last}"
@@ -234,6 +236,11 @@ class Coordinator:
 
 def _finite(seconds: float) -> float | None:
     return None if math.isinf(seconds) else seconds
+
+
+def _nothing_sent(statement: Statement) -> str:
+    part = " of the command that was next" if statement.command.is_part else ""
+    return f"nothing{part} was sent"
 
 
 def _given(error: Exception | None) -> Exception:

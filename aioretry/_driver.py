@@ -123,7 +123,10 @@ class Command(Generic[T]):
     """Whether a statement in it may change several documents, so that it can't be numbered."""
 
     prepare: Callable[[Limits], None] | None = None
-    """Completes the command for a server's limits; called on a thread, before each attempt."""
+    """Completes the command for a server's limits; called on a thread, before an attempt."""
+
+    is_part: bool = False
+    """Whether it is one of several commands of an operation."""
 
     @property
     def namespace(self) -> str:

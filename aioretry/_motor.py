@@ -6,6 +6,7 @@ import contextvars
 import math
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -39,6 +40,7 @@ from aioretry._driver import (
     Address,
     AttemptCall,
     AttemptResult,
+    Command,
     Ending,
     Limits,
     Numbering,
@@ -188,6 +190,8 @@ class MotorDriver:
         deliver: Callable[[AttemptResult], None],
     ) -> None:
         result = self._attempt(call)
+        if result.record is not None:
+            _forget_locals(result.record.error)
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(deliver, result)
 
@@ -245,14 +249,15 @@ class MotorDriver:
                 # that there are no sessions, and PyMongo would then write without protection.
                 connection.supports_sessions = connection.supports_sessions or view.has_sessions
                 if _has_time(call.deadline, server) and call.token.begin_sending():
-                    return connection.command(
-                        command.database,
-                        body,
-                        codec_options=command.codec_options,
-                        session=session,
-                        client=delegate,
-                        user_fields=command.user_fields,
-                    )
+                    with _admitting(connection, command):
+                        return connection.command(
+                            command.database,
+                            body,
+                            codec_options=command.codec_options,
+                            session=session,
+                            client=delegate,
+                            user_fields=command.user_fields,
+                        )
             raise _NotSentError(Ending.EXPIRED)
         finally:
             call.lease.drop()
@@ -297,6 +302,28 @@ class _NotSentError(Exception):
         super().__init__(ending)
         self.ending = ending
         self.reason = reason
+
+
+@contextlib.contextmanager
+def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
+    # PyMongo's `command` takes the largest document for the largest command; a bulk operation has
+    # looked at its documents one by one, and its commands may be as large as a message.
+    if not command.is_part:
+        yield
+        return
+    largest = connection.max_bson_size
+    connection.max_bson_size = connection.max_message_size
+    try:
+        yield
+    finally:
+        connection.max_bson_size = largest
+
+
+def _forget_locals(error: BaseException | None) -> None:
+    # The history of an operation keeps errors; what was sent must not live on in their frames.
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _prepare(call: AttemptCall, server: ServerView) -> None:

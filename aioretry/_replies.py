@@ -36,11 +36,15 @@ def retryable_error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
 
     Anything else that such a reply speaks of is a part of the operation's result.
     """
-    code = reply.get("writeConcernError", {}).get("code")
-    if code in RETRYABLE_CODES:
+    if has_retryable_concern_error(reply):
         return _concern_error_in(reply)
     labels = set(reply.get("errorLabels", ()))
     return error_in(reply) if labels & {RETRYABLE_WRITE, OVERLOADED} else None
+
+
+def has_retryable_concern_error(reply: Mapping[str, Any]) -> bool:
+    """Tell whether a reply's write concern error has a code that means a retry may help."""
+    return (reply.get("writeConcernError") or {}).get("code") in RETRYABLE_CODES
 
 
 def concern_error_document(reply: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from pymongo.results import (
 )
 
 from aioretry import _commands, _plans
-from aioretry._bulk_write import BulkRun
+from aioretry._bulk_write import BulkRun, explain_unplanned
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Command
@@ -335,7 +335,7 @@ class Operation:
             run = BulkRun(coordinator, plan(self._target), lease, deadline)
             return await run.run()
         except BaseException as exc:
-            in_doubt = explain(exc, None) is Outcome.UNKNOWN if run is None else run.explain(exc)
+            in_doubt = explain_unplanned(exc) if run is None else run.explain(exc)
             self._end_lease_after(exc, in_doubt=in_doubt)
             raise
         finally:

@@ -89,6 +89,7 @@ class Run:
         self._taken = 0
         self._start = 0
         self._error: Exception | None = None
+        self.is_stopped = False
 
     def peek(self, count: int) -> list[Document]:
         """Return the next statements, at most so many and none at the end.
@@ -131,7 +132,7 @@ class Run:
             for statement in self._rest:
                 self._known.append(statement)
                 count -= 1
-                if not count:
+                if not count or self.is_stopped:
                     return
         except Exception as exc:  # noqa: BLE001 - commands before its own can still be sent
             self._error = exc
@@ -179,7 +180,7 @@ class Bulk(Generic[T]):
         target: Where it goes.
         operation: The method that the user called.
         runs: The statements in the order in which they are to be sent.
-        ordered: Whether the first error ends it.
+        ordered: Whether the first error ends it; None lets each command end with its first error.
         options: The options of each kind of command.
         result: Turns the merged replies into what the user awaits.
         count: How many statements there are, if that is known.
@@ -191,7 +192,7 @@ class Bulk(Generic[T]):
         operation: str,
         runs: Sequence[Run],
         *,
-        ordered: bool,
+        ordered: bool | None,
         options: Mapping[Kind, dict[str, Any]],
         result: Callable[[dict[str, Any]], T],
         count: int = 0,
@@ -214,6 +215,11 @@ class Bulk(Generic[T]):
         """Whether there is another command to be sent."""
         if self._ordered and self._merged["writeErrors"]:
             return False
+        return self.has_unsent
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether there are statements that no command has held yet."""
         return bool(self._runs)
 
     @property
@@ -240,7 +246,7 @@ class Bulk(Generic[T]):
             reply: The answer.
             denied: How the statements have ended that it does not say to be applied.
         """
-        batch, self._batch = self._batch, None
+        batch = self._batch
         if batch is None:
             raise AssertionError("a reply without a command")
         merged = self._merged
@@ -255,6 +261,7 @@ class Bulk(Generic[T]):
             merged["writeConcernErrors"].append(concern_error)
         applied = Outcome.APPLIED if concern_error is None else Outcome.UNKNOWN
         self._note_outcomes(batch, reply, applied, denied)
+        self._batch = None
 
     def give_up(self, outcome: Outcome) -> None:
         """Note how the command that is under way ended without an answer."""
@@ -288,6 +295,15 @@ class Bulk(Generic[T]):
                 return no_retryable_writes(cause)
         return BulkWriteError(merged)
 
+    def counts(self) -> dict[Outcome, int]:
+        """Return how many statements have ended in which way."""
+        return {outcome: self._outcomes.count(code) for outcome, code in _CODES.items()}
+
+    def stop_reading(self) -> None:
+        """Have the thread that still reads an iterator stop after the document that it gets."""
+        for run in self._runs:
+            run.is_stopped = True
+
     def partial_result(self) -> PartialResult:
         """Return what has come of it so far."""
         outcomes = tuple(map(_OUTCOMES.__getitem__, self._outcomes))
@@ -303,6 +319,7 @@ class Bulk(Generic[T]):
             raise InvalidOperation("No operations to execute")
         if run.is_over():
             self._runs.popleft()
+        command.statement_count = len(batch.statements)
         command.holds_multi = batch.kind.holds_multi(batch.statements)
         command.body[batch.kind.field] = batch.encoded
         command.prepare = None  # it is done, and would keep what was sent alive
@@ -311,6 +328,8 @@ class Bulk(Generic[T]):
         room = limits.max_message_size - _OVERHEAD - used
         step, is_careful = self._step, False
         while statements := run.peek(min(step, limits.max_statements - len(batch.encoded))):
+            if run.is_stopped:
+                break
             try:
                 encoded = self._encode(run.kind, statements)
             except Exception:
@@ -329,7 +348,7 @@ class Bulk(Generic[T]):
             room -= sum(sizes[:fitting])
             if self._encoded_ahead:
                 break
-            self._step = _next_step(sizes, room)
+            self._step = min(2 * self._step, _next_step(sizes, room))
             step = 1 if is_careful else self._step
 
     def _encode(self, kind: Kind, statements: list[Document]) -> list[EncodedDocument]:
@@ -356,7 +375,8 @@ class Bulk(Generic[T]):
         if not failed and batch.indexes[-1] - first == size - 1:
             self._outcomes[first : first + size] = bytes([_CODES[applied]]) * size
             return
-        reached = min(failed) if failed and self._ordered else size
+        ends_early = self._ordered or self._ordered is None
+        reached = min(failed) if failed and ends_early else size
         for position, index in enumerate(batch.indexes):
             outcome = denied
             if position not in failed and position < reached:

@@ -1,7 +1,6 @@
 """A bulk operation under way: its commands, one after the other."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
@@ -77,9 +76,9 @@ class BulkRun(Generic[T]):
         if statement is not None:
             self._close(bulk, statement)
         partial_result = bulk.partial_result()
-        counts = Counter(partial_result.outcomes)
-        attach(exc, _shared(counts), self.attempts, partial_result)
-        in_doubt = Outcome.UNKNOWN in counts
+        counts = bulk.counts()
+        attach(exc, _shared(bulk, counts), self.attempts, partial_result)
+        in_doubt = counts[Outcome.UNKNOWN] > 0
         if statement is not None or in_doubt:
             exc.add_note(_note(bulk, tried, counts))
         return in_doubt
@@ -111,19 +110,27 @@ class BulkRun(Generic[T]):
 
     def _close(self, bulk: Bulk[T], statement: Statement) -> None:
         """Note what is known of a command that is given up."""
-        attempts = statement.attempts
-        outcome = outcome_of_attempts(attempts)
+        attempts, command = statement.attempts, statement.command
+        bulk.stop_reading()
         answers = [] if bulk.batch is None else list(bulk.batch.answers.values())
-        reply = attempts[-1].reply if attempts else None
-        if reply is not None:  # it has landed, and nobody has looked at it yet
-            self._merge(bulk, statement, reply)
-        elif answers:
-            bulk.merge(answers[-1], denied=outcome)
-        else:
-            bulk.give_up(outcome)
+        outcome = outcome_of_attempts(
+            attempts,
+            # Of those it has an answer for, the answer tells.
+            holds_multi=command.holds_multi and not answers,
+            is_atomic=command.is_atomic,
+        )
+        try:
+            if attempts and attempts[-1].reply is not None:  # nobody has looked at it yet
+                self._merge(bulk, statement, attempts[-1].reply)
+            elif answers:
+                bulk.merge(answers[-1], denied=outcome)
+            else:
+                bulk.give_up(outcome)
+        except Exception:  # noqa: BLE001 - the answer makes no sense
+            bulk.give_up(Outcome.UNKNOWN)
 
     def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:
-        bulk.merge(reply, denied=_outcome_of_denied(statement.attempts))
+        bulk.merge(reply, denied=_outcome_of_denied(statement))
         self._ended += statement.attempts
         self._avoid = statement.avoid
         self._statement = None
@@ -191,24 +198,29 @@ def _ends_the_whole(statement: Statement, reply: Mapping[str, Any]) -> bool:
     return was_retried or has_retryable_concern_error(reply)
 
 
-def _outcome_of_denied(attempts: list[Attempt]) -> Outcome:
+def _outcome_of_denied(statement: Statement) -> Outcome:
     # As for a single write whose last attempt was answered by a write error.
-    *earlier, last = attempts
-    return outcome_of_attempts([*earlier, replace(last, error=WriteError(""), reply=None)])
+    *earlier, last = statement.attempts
+    return outcome_of_attempts(
+        [*earlier, replace(last, error=WriteError(""), reply=None)],
+        is_atomic=statement.command.is_atomic,
+    )
 
 
-def _shared(counts: Counter[Outcome]) -> Outcome:
+def _shared(bulk: Bulk[Any], counts: Mapping[Outcome, int]) -> Outcome:
     """Return the outcome that all statements have in common; of none, nothing is applied."""
-    match list(counts):
+    match [outcome for outcome, count in counts.items() if count]:
         case []:
             return Outcome.NOT_APPLIED
+        case [Outcome.APPLIED] if bulk.has_unsent:
+            return Outcome.UNKNOWN
         case [outcome]:
             return outcome
         case _:
             return Outcome.UNKNOWN
 
 
-def _note(bulk: Bulk[Any], tried: str, counts: Counter[Outcome]) -> str:
+def _note(bulk: Bulk[Any], tried: str, counts: Mapping[Outcome, int]) -> str:
     ended = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
     note = f"aioretry: {bulk.operation} on {bulk.namespace}: statements: {ended}"
     return f"{note}; the last command: {tried}" if tried else note

@@ -24,7 +24,7 @@ from aioretry._flight import Flight, Statement
 from aioretry._selection import Selection
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, DeadlineExceeded
+from aioretry.errors import Attempt, DeadlineExceeded, links_of
 from aioretry.events import Hook, RetryScheduled, publish
 
 
@@ -186,6 +186,7 @@ class Coordinator:
                 if verdict.deprioritize and record.address is not None:
                     statement.avoid |= {record.address}
                 self._announce(statement, record, error, verdict)
+                _forget_frames(error)
                 if verdict.wait > 0:
                     await anyio.sleep(verdict.wait)
 
@@ -236,6 +237,12 @@ class Coordinator:
 
 def _finite(seconds: float) -> float | None:
     return None if math.isinf(seconds) else seconds
+
+
+def _forget_frames(error: Exception) -> None:
+    # The history keeps the error, whose frames would keep alive what was sent.
+    for link in links_of(error):
+        link.__traceback__ = None
 
 
 def _nothing_sent(statement: Statement) -> str:

@@ -125,8 +125,15 @@ class Command(Generic[T]):
     prepare: Callable[[Limits], None] | None = None
     """Completes the command for a server's limits; called on a thread, before an attempt."""
 
+    statement_count: int = 1
+
     is_part: bool = False
     """Whether it is one of several commands of an operation."""
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether an error of the server means that it has changed nothing."""
+        return self.statement_count == 1 and not self.holds_multi
 
     @property
     def namespace(self) -> str:

@@ -6,7 +6,6 @@ import contextvars
 import math
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -190,8 +189,6 @@ class MotorDriver:
         deliver: Callable[[AttemptResult], None],
     ) -> None:
         result = self._attempt(call)
-        if result.record is not None:
-            _forget_locals(result.record.error)
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
             loop.call_soon_threadsafe(deliver, result)
 
@@ -319,13 +316,6 @@ def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
         connection.max_bson_size = largest
 
 
-def _forget_locals(error: BaseException | None) -> None:
-    # The history of an operation keeps errors; what was sent must not live on in their frames.
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
-
-
 def _prepare(call: AttemptCall, server: ServerView) -> None:
     if call.command.prepare is not None:
         try:
@@ -444,6 +434,11 @@ class _UserSession:
     def open(self, *, has_sessions: bool) -> ClientSession:
         """Return the user's session, so that its times advance."""
         del has_sessions  # PyMongo says what is wrong
+        if self._session.in_transaction:
+            # PyMongo would make the write a part of it, where a retry is executed twice.
+            raise InvalidOperation(
+                "a transaction was started on the session before this write over it was sent"
+            )
         return self._session
 
     def close(self, *, discard: bool) -> None:

@@ -132,41 +132,55 @@ def bulk_write(
     validate_list("requests", requests)
     if let is not None:
         validate_is_document_type("let", let)
-    options = _options(target, ordered, bypass_document_validation, comment, let)
-    collected = Requests()
+    runs, count = _Runs(ordered=ordered), 0
     for step in _steps(list(requests)):
+        collected = Requests()
         for request in step:
             add_request(request, collected)
+        runs.extend(collected.statements)
+        count += len(collected.statements)
         yield
-    statements = collected.statements
-    if not statements:
+    if not count:
         raise InvalidOperation("No operations to execute")
+    options = _options(target, ordered, bypass_document_validation, comment, let)
     return Bulk(
         target,
         "bulk_write",
-        _runs(statements, ordered=ordered),
+        runs.made(),
         ordered=ordered,
         options=options,
         result=lambda merged: BulkWriteResult(merged, True),
-        count=len(statements),
+        count=count,
     )
 
 
-def _runs(statements: list[tuple[Kind, Document]], *, ordered: bool) -> list[Run]:
-    runs: list[tuple[Kind, list[Document], list[int]]] = []
-    by_kind: dict[Kind, tuple[Kind, list[Document], list[int]]] = {}
-    last = None
-    for index, (kind, statement) in enumerate(statements):
-        if kind not in by_kind or (ordered and kind is not last):
-            by_kind[kind] = (kind, [], [])
-            runs.append(by_kind[kind])
-        last = kind
-        _, its_statements, its_indexes = by_kind[kind]
-        its_statements.append(statement)
-        its_indexes.append(index)
-    if not ordered:
-        runs.sort(key=lambda run: _UNORDERED.index(run[0]))
-    return [Run(*run) for run in runs]
+class _Runs:
+    """Statements put together by their kinds: those that follow each other, or, unordered, all."""
+
+    def __init__(self, *, ordered: bool) -> None:
+        self._ordered = ordered
+        self._runs: list[tuple[Kind, list[Document], list[int]]] = []
+        self._by_kind: dict[Kind, tuple[Kind, list[Document], list[int]]] = {}
+        self._last: Kind | None = None
+        self._count = 0
+
+    def extend(self, statements: list[tuple[Kind, Document]]) -> None:
+        """Add the next statements."""
+        for kind, statement in statements:
+            if kind not in self._by_kind or (self._ordered and kind is not self._last):
+                self._by_kind[kind] = (kind, [], [])
+                self._runs.append(self._by_kind[kind])
+            self._last = kind
+            _, its_statements, its_indexes = self._by_kind[kind]
+            its_statements.append(statement)
+            its_indexes.append(self._count)
+            self._count += 1
+
+    def made(self) -> list[Run]:
+        """Return the runs in the order in which they are sent."""
+        if not self._ordered:
+            self._runs.sort(key=lambda run: _UNORDERED.index(run[0]))
+        return [Run(*run) for run in self._runs]
 
 
 def _with_ids(documents: Iterable[Any], ids: list[Any]) -> Iterator[Any]:

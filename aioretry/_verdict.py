@@ -26,6 +26,10 @@ LABELS = (RETRYABLE_WRITE, RETRYABLE, OVERLOADED, NO_WRITES)
 
 # retryable-writes, "RetryableWriteError Labels".
 RETRYABLE_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
+# Errors of a command before anything of it is executed: FailedToParse, Unauthorized, TypeMismatch,
+# AuthenticationFailed, IllegalOperation, CommandNotFound, InvalidOptions, InvalidNamespace,
+# TransactionTooOld, BSONObjectTooLarge, APIVersionError, APIStrictError, and an unknown field.
+_REFUSING_CODES = frozenset({9, 13, 14, 18, 20, 59, 72, 73, 225, 10334, 322, 323, 40415})
 _FIRST_LABELLING_WIRE_VERSION = 9  # MongoDB 4.4
 
 MAX_TIME_EXPIRED = 50
@@ -220,13 +224,16 @@ class RetryState:
         return kind is _Kind.OVERLOADED and self.policy.overload_retargeting
 
 
-def outcome_of_attempts(attempts: Iterable[Attempt], *, holds_multi: bool = False) -> Outcome:
+def outcome_of_attempts(
+    attempts: Iterable[Attempt], *, holds_multi: bool = False, is_atomic: bool = True
+) -> Outcome:
     """Tell how a write ended that ends with an error, by what its attempts were answered.
 
     Args:
         attempts: Its attempts, oldest first.
-        holds_multi: Whether it may change several documents, so that one that failed may have
-            changed some of them.
+        holds_multi: Whether a statement of it may change several documents, so that one that failed
+            may have changed some of them.
+        is_atomic: Whether it is about one document, so that an error means that nothing is changed.
     """
     in_doubt: set[object] = set()
     for attempt in attempts:
@@ -239,18 +246,20 @@ def outcome_of_attempts(attempts: Iterable[Attempt], *, holds_multi: bool = Fals
             # It was executed after looking for a record of the earlier attempts. What still lies in
             # the queue of the same server may be executed all the same.
             in_doubt &= {attempt.address}
-        elif is_write_error or not _denies_writing(attempt.error):
+        elif is_write_error or not _denies_writing(attempt.error, is_atomic=is_atomic):
             in_doubt.add(attempt.address)
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
 
 
-def _denies_writing(error: BaseException | None) -> bool:
+def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
     if not isinstance(error, PyMongoError):
         return False
-    if error.has_error_label(NO_WRITES):
+    if error.has_error_label(NO_WRITES) or (_has(error, RETRYABLE) and _has(error, OVERLOADED)):
         return True
     if isinstance(error, WriteConcernError):
         return False
+    if not is_atomic:  # it may have been interrupted after a part was done
+        return code_of(error) in _REFUSING_CODES
     return (
         isinstance(error, OperationFailure)
         and error.code is not None

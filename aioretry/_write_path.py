@@ -276,7 +276,7 @@ def explain(exc: BaseException, statement: Statement | None) -> Outcome:
     """
     attempts = [] if statement is None else statement.attempts
     holds_multi = statement is not None and statement.command.holds_multi
-    outcome = outcome_of_attempts(attempts, holds_multi=holds_multi)
+    outcome = outcome_of_attempts(attempts, holds_multi=holds_multi, is_atomic=not holds_multi)
     attach(exc, outcome, attempts)
     if statement is not None and (len(attempts) > 1 or outcome is Outcome.UNKNOWN):
         exc.add_note(_note(statement, outcome))

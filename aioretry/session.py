@@ -214,6 +214,7 @@ class Transaction(Generic[T]):
 
 def _has_left_something_running(error: BaseException) -> bool:
     # Motor's threads go on after a cancellation, also one that a timeout in the callback made.
-    if not isinstance(error, Exception) or isinstance(error, TimeoutError):
+    # A group of them is looked at no closer.
+    if not isinstance(error, Exception) or isinstance(error, TimeoutError | ExceptionGroup):
         return True
     return any(isinstance(link, asyncio.CancelledError) for link in links_of(error))

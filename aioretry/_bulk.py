@@ -354,7 +354,7 @@ class Bulk(Generic[T]):
     def _encode(self, kind: Kind, statements: list[Document]) -> list[EncodedDocument]:
         known, self._encoded_ahead = self._encoded_ahead[: len(statements)], []
         rest = statements[len(known) :]
-        if kind is Kind.INSERT:  # as a document is encoded that is not in another one
+        if kind is Kind.INSERT and len(rest) > 1:  # a single one is encoded so anyway
             rest = [
                 document
                 if type(document) is not dict or next(iter(document)) == "_id"

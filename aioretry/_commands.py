@@ -133,10 +133,11 @@ def insert_one(
         if "_id" not in document:
             document["_id"] = ObjectId()
         inserted_id = document["_id"]
-    body = {"insert": target.collection, "ordered": True, "documents": [target.encode(document)]}
-    body |= target.encode_options(
+    options = target.encode_options(
         bypassDocumentValidation=bypass_document_validation, comment=comment
     )
+    body = {"insert": target.collection, "ordered": True, "documents": [target.encode(document)]}
+    body |= options
     return target.write("insert_one", "insert", body, lambda _: InsertOneResult(inserted_id, True))
 
 
@@ -198,6 +199,7 @@ def replace_one(
     """Return the command of ``replace_one``."""
     validate_is_mapping("filter", filter)
     validate_ok_for_replace(replacement)
+    _let(let)
     statement = _update_statement(filter, replacement, upsert, collation, hint, sort)
     return _update(target, "replace_one", statement, bypass_document_validation, let, comment)
 
@@ -324,10 +326,11 @@ def _update(
     comment: Any,
 ) -> Command[UpdateResult]:
     _let(let)
-    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
-    body |= target.encode_options(
+    options = target.encode_options(
         let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
     )
+    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
+    body |= options
     holds_multi = bool(statement["multi"])
     return target.write(operation, "update", body, _update_result, holds_multi=holds_multi)
 
@@ -347,8 +350,9 @@ def _delete(
     _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint))
     if let is not None:
         validate_is_document_type("let", let)
+    options = target.encode_options(let=let, comment=comment)
     body = {"delete": target.collection, "ordered": True, "deletes": [target.encode(statement)]}
-    body |= target.encode_options(let=let, comment=comment)
+    body |= options
     return target.write(
         operation, "delete", body, lambda reply: DeleteResult(reply, True), holds_multi=limit == 0
     )
@@ -421,10 +425,11 @@ def _update_statement(
     multi: bool = False,
 ) -> dict[str, Any]:
     _require_bool("upsert", upsert)
+    statement: dict[str, Any] = {"q": filter, "u": update, "multi": multi, "upsert": upsert}
+    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint))
     if sort is not None:
         validate_is_mapping("sort", sort)
-    statement: dict[str, Any] = {"q": filter, "u": update, "multi": multi, "upsert": upsert}
-    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint), sort=sort)
+        statement["sort"] = sort
     return statement
 
 

@@ -48,7 +48,7 @@ def encode_all(
 
     Each comes out as if it had been encoded alone, but that its ``_id`` is not moved to the front.
     """
-    if any(type(document) is not dict for document in documents):
+    if len(documents) == 1 or any(type(document) is not dict for document in documents):
         return [_encode(document, codec_options) for document in documents]
     array = bson.encode({"": documents}, codec_options=codec_options)
     # BSON specification: after the sizes of the document and of the array in its field "", each

@@ -97,7 +97,6 @@ def insert_many(
     given_any: Any = documents
     if not isinstance(given_any, Iterable) or isinstance(given_any, Mapping) or not given_any:
         raise TypeError("documents must be a non-empty list")
-    options = _options(target, ordered, bypass_document_validation, comment, None)
     ids: list[Any] = []
     statements: list[Any] | Iterator[Any]
     if isinstance(documents, list | tuple):
@@ -108,6 +107,7 @@ def insert_many(
         count = len(statements)
     else:
         statements, count = _with_ids(documents, ids), 0
+    options = _options(target, ordered, bypass_document_validation, comment, None)
     return Bulk(
         target,
         "insert_many",

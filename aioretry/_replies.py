@@ -47,13 +47,18 @@ def has_retryable_concern_error(reply: Mapping[str, Any]) -> bool:
     return (reply.get("writeConcernError") or {}).get("code") in RETRYABLE_CODES
 
 
-def concern_error_document(reply: Mapping[str, Any]) -> dict[str, Any] | None:
+def concern_error_document(reply: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return a reply's write concern error with the labels of the reply, or None."""
-    concern = reply.get("writeConcernError")
+    concern: Mapping[str, Any] | None = reply.get("writeConcernError")
     if not concern:
         return None
     labels = reply.get("errorLabels")
-    return {**concern, "errorLabels": labels} if labels else dict(concern)
+    if not labels:
+        return concern
+    # As PyMongo's: of the user's document class, if that is a dict.
+    labelled = concern.copy() if isinstance(concern, dict) else dict(concern)
+    labelled["errorLabels"] = labels
+    return labelled
 
 
 def says_time_is_over(reply: Mapping[str, Any]) -> bool:

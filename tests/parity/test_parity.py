@@ -4,42 +4,35 @@ import contextlib
 import copy
 import datetime as dt
 import inspect
-import re
 import uuid
-import warnings
-from collections.abc import Mapping, MutableMapping
 from decimal import Decimal
 
-import bson
-import pymongo
 import pytest
 import pytest_asyncio
-from bson import (
-    Binary,
-    Code,
-    DatetimeMS,
-    DBRef,
-    Decimal128,
-    Int64,
-    MaxKey,
-    MinKey,
-    ObjectId,
-    Regex,
-    Timestamp,
-)
-from bson.binary import UuidRepresentation
-from bson.codec_options import CodecOptions, DatetimeConversion, TypeCodec, TypeRegistry
-from bson.raw_bson import DEFAULT_RAW_BSON_OPTIONS, RawBSONDocument
+from bson import DatetimeMS, Decimal128, Int64
+from bson.codec_options import TypeRegistry
+from bson.raw_bson import RawBSONDocument
 from bson.son import SON
-from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection
-from pymongo import MongoClient, ReturnDocument, monitoring
-from pymongo.collation import Collation
-from pymongo.errors import (
-    DuplicateKeyError,
-    OperationFailure,
-    PyMongoError,
-    WriteConcernError,
+from comparing import (
+    COMMANDS,
+    DATABASE,
+    DIFFERS_IN_OLD,
+    IS_OLD,
+    MOTORS,
+    OPTIONS,
+    OURS,
+    SESSIONS,
+    Money,
+    Pair,
+    parameters,
+    prepared,
+    required,
 )
+from given_values import FAULTS, UUID, WHEN, Bag, arguments, broken, raw
+from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection
+from pymongo import ReturnDocument
+from pymongo.collation import Collation
+from pymongo.errors import DuplicateKeyError, OperationFailure, WriteConcernError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import RetryClient, RetryMotorCollection
@@ -47,252 +40,7 @@ from aioretry.testing import ReplicaSet
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DATABASE = "aioretry_parity"
-MOTORS, OURS = "side_a", "side_b"
-COMMANDS = {
-    "insert_one": "insert",
-    "update_one": "update",
-    "replace_one": "update",
-    "delete_one": "delete",
-    "find_one_and_delete": "findAndModify",
-    "find_one_and_replace": "findAndModify",
-    "find_one_and_update": "findAndModify",
-}
-UPSERTING = ("update_one", "replace_one", "find_one_and_replace", "find_one_and_update")
 HAS_SORT = "sort" in inspect.signature(AsyncIOMotorCollection.update_one).parameters
-# Older PyMongos send only a true bypass_document_validation, as True, refuse a bad
-# return_document as a ValueError, look at a hint last, and word their refusals differently.
-IS_OLD = pymongo.version_tuple < (4, 17)
-DIFFERS_IN_OLD = {
-    "bypass_document_validation": {"False", "1", "yes", "object"},
-    "return_document": {"1", "None", "a string"},
-}
-WHEN = dt.datetime(2024, 2, 29, 12, 30, 15, 123000)  # noqa: DTZ001 - as BSON's default
-UUID = uuid.UUID("12345678-1234-5678-1234-567812345678")
-VOLATILE = {
-    "$clusterTime",
-    "operationTime",
-    "electionId",
-    "opTime",
-    "retriedStmtIds",
-    "topologyVersion",
-    "lsid",
-    "txnNumber",
-}
-
-
-# -- the two sides ---------------------------------------------------------------------------------
-
-
-class Sent(monitoring.CommandListener):
-    """Remembers the writes that a client sent."""
-
-    def __init__(self):
-        self.commands = []
-
-    def started(self, event):
-        if event.command_name in COMMANDS.values():
-            self.commands.append(event.command)
-
-    def succeeded(self, event):
-        pass
-
-    def failed(self, event):
-        pass
-
-
-class Money(TypeCodec):
-    """Decimal in Python, Decimal128 in MongoDB."""
-
-    python_type = Decimal
-    bson_type = Decimal128
-
-    def transform_python(self, value):
-        return Decimal128(value)
-
-    def transform_bson(self, value):
-        return value.to_decimal()
-
-
-class Strange:
-    """What only a fallback encoder can encode."""
-
-
-class Bag(MutableMapping):
-    """A mutable mapping that is no dict."""
-
-    def __init__(self, *args, **kwargs):
-        self._items = dict(*args, **kwargs)
-
-    def __getitem__(self, key):
-        return self._items[key]
-
-    def __setitem__(self, key, value):
-        self._items[key] = value
-
-    def __delitem__(self, key):
-        del self._items[key]
-
-    def __iter__(self):
-        return iter(self._items)
-
-    def __len__(self):
-        return len(self._items)
-
-
-def codec(**options):
-    """Codec options for a collection."""
-    return {"codec_options": CodecOptions(**options)}
-
-
-def concern(**options):
-    """A write concern for a collection."""
-    return {"write_concern": WriteConcern(**options)}
-
-
-LENIENT = CodecOptions(
-    SON,
-    unicode_decode_error_handler="replace",
-    datetime_conversion=DatetimeConversion.DATETIME_MS,
-)
-MONEY = codec(type_registry=TypeRegistry([Money()]))
-FALLBACK = codec(type_registry=TypeRegistry([], fallback_encoder=str))
-STANDARD = codec(uuid_representation=UuidRepresentation.STANDARD)
-AWARE = codec(tz_aware=True, tzinfo=dt.timezone(dt.timedelta(hours=2)))
-
-
-def raw(**fields):
-    """A document that is encoded already."""
-    return RawBSONDocument(bson.encode(fields))
-
-
-def broken(**fields):
-    """A document with a string that is no UTF-8."""
-    return RawBSONDocument(bson.encode(fields).replace(b"utf8", b"ut\xff8"))
-
-
-def seed():
-    """The documents that each collection begins with."""
-    return [
-        {"_id": 1, "n": 1, "s": "alpha", "key": 1, "tags": [1, 5, 9], "sub": {"a": 1, "b": [2]}},
-        {"_id": 2, "n": 2, "s": "Beta", "key": 2, "tags": [5], "price": Decimal128("1.50")},
-        {"_id": 3, "n": 3, "s": "beta", "when": WHEN, "u": Binary(UUID.bytes, 4)},
-        broken(_id=4, n=4, text="utf8", x=Int64(7)),
-        {"_id": 5, "n": 5, "far": DatetimeMS(2**60), "items": [{"k": 1}, {"k": 2}]},
-    ]
-
-
-# -- comparing -------------------------------------------------------------------------------------
-
-
-def plain(value):
-    """A value with its type, without what differs from call to call."""
-    if isinstance(value, RawBSONDocument):
-        return ("RawBSONDocument", *plain(bson.decode(value.raw, LENIENT))[1:])
-    if isinstance(value, Mapping):
-        items = [(key, plain(item)) for key, item in value.items() if key not in VOLATILE]
-        return (type(value).__name__, items)
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, [plain(item) for item in value])
-    if isinstance(value, str):
-        return text(value)
-    if isinstance(value, ObjectId):
-        return "<ObjectId>"
-    return (type(value).__name__, repr(value))
-
-
-def text(value):
-    """A text without what differs from call to call."""
-    value = value.partition(", full error: ")[0]
-    value = re.sub(r"^Invalid document .* \| ", "Invalid document: ", value, flags=re.DOTALL)
-    value = re.sub("side_[ab]", "<collection>", value)
-    value = re.sub("Retry(Motor)?Collection|AsyncIOMotorCollection|Collection", "<class>", value)
-    value = re.sub(r"(_method|_unwrap\w*)\b", "<method>", value)
-    return re.sub(r"0x[0-9a-f]+|\b[0-9a-f]{24}\b", "<hex>", value)
-
-
-def result(value):
-    """Everything that a caller sees of a result."""
-    if not hasattr(value, "acknowledged"):
-        return plain(value)
-    seen = {"type": type(value)}
-    for name in sorted(vars_of(value)):
-        try:
-            seen[name] = plain(getattr(value, name))
-        except (PyMongoError, AssertionError) as exc:  # PyMongo asserts that it was acknowledged
-            seen[name] = failure(exc)
-    return seen
-
-
-def vars_of(value):
-    return {name for name in dir(type(value)) if not name.startswith("_")}
-
-
-def failure(exc):
-    """Everything that a caller sees of an exception."""
-    seen = {"type": type(exc), "str": text(str(exc)), "args": len(exc.args)}
-    if IS_OLD and type(exc) in {TypeError, ValueError}:
-        del seen["str"]
-    if isinstance(exc, PyMongoError):
-        seen["labels"] = sorted(exc._error_labels)
-        seen["timeout"] = exc.timeout
-    if isinstance(exc, OperationFailure):
-        seen["code"] = exc.code
-        seen["details"] = plain(exc.details)
-    if hasattr(exc, "document"):
-        seen["document"] = type(exc.document)
-    return seen
-
-
-def unordered(value):
-    """A command, whose options have no order, down to its statement."""
-    value = bson.decode(value, LENIENT)
-    return {key: unordered_statement(item) for key, item in value.items() if key not in VOLATILE}
-
-
-def unordered_statement(value):
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Mapping):
-        return {key: plain(item) for key, item in value[0].items()}
-    return plain(value)
-
-
-class Side:
-    """One of the two collections, and what a call on it comes to."""
-
-    def __init__(self, client, name, sent, stored, options):
-        options = dict(options)
-        codec_options = options.pop("codec_options", None)
-        self.client = client
-        self.collection = client[DATABASE].get_collection(name, codec_options, **options)
-        self._sent = sent
-        self._codec_options = codec_options or CodecOptions()
-        self._stored = stored[DATABASE].get_collection(name, DEFAULT_RAW_BSON_OPTIONS)
-
-    async def outcome(self, call):
-        """Make a call; return everything that can be seen of it."""
-        self._stored.delete_many({})
-        self._stored.insert_many(seed())
-        self._sent.commands.clear()
-        seen = {}
-        try:
-            seen["result"] = result(await call(self))
-        except AssertionError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - to be compared
-            seen["error"] = failure(exc)
-        # On the connection of the write, so that one without acknowledgement is over as well.
-        await self.client.admin.command("ping")
-        seen["sent"] = [self._command(command) for command in self._sent.commands]
-        seen["stored"] = [plain(document) for document in self._stored.find()]
-        return seen
-
-    def _command(self, command):
-        document = {key: item for key, item in command.items() if key not in VOLATILE}
-        try:
-            document = bson.encode(document, codec_options=self._codec_options)
-        except Exception as exc:  # noqa: BLE001 - it could not be sent either
-            return type(exc)
-        return unordered(document)
 
 
 @pytest.fixture(scope="module")
@@ -305,52 +53,8 @@ def server():
 @pytest.fixture(scope="module")
 def stored(server):
     """PyMongo's client, to prepare the collections and to look at them."""
-    with MongoClient(server.uri, w=1) as client:
-        for name in (MOTORS, OURS):
-            collection = client[DATABASE].create_collection(
-                name, validator={"n": {"$not": {"$lt": 0}}}
-            )
-            collection.create_index("n")
-            collection.create_index("key", unique=True, sparse=True)
-            collection.create_index("s", collation=Collation("en", strength=2), name="by_s")
+    with prepared(server.uri) as client:
         yield client
-
-
-def differences(expected, actual):
-    """What differs between two outcomes, each as Motor's and ours."""
-    if not (isinstance(expected, dict) and isinstance(actual, dict)):
-        return (expected, actual)
-    names = [*expected, *(name for name in actual if name not in expected)]
-    return {
-        name: differences(expected.get(name), actual.get(name))
-        for name in names
-        if expected.get(name) != actual.get(name)
-    }
-
-
-class Pair:
-    """A client of Motor's and one of ours, with the same options."""
-
-    def __init__(self, uri, stored, **options):
-        self._stored = stored
-        self._sent = (Sent(), Sent())
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self.motors = AsyncIOMotorClient(uri, event_listeners=[self._sent[0]], **options)
-        self.ours = RetryClient(uri, event_listeners=[self._sent[1]], **options)
-
-    async def __call__(self, call, options=None):
-        """Make the same call on both sides; compare all that can be seen of it."""
-        sent, stored, options = self._sent, self._stored, options or {}
-        expected = await Side(self.motors, MOTORS, sent[0], stored, options).outcome(call)
-        actual = await Side(self.ours, OURS, sent[1], stored, options).outcome(call)
-        assert {} == differences(expected, actual)
-        return actual
-
-    def close(self):
-        """Close both."""
-        self.motors.close()
-        self.ours.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -376,297 +80,6 @@ async def compare_with(server, stored):
 
 
 # -- every argument --------------------------------------------------------------------------------
-
-
-def required(method):
-    """What the method has to be given."""
-    some = {"n": {"$gte": 2}}
-    return {
-        "insert_one": {"document": {"_id": 9, "n": 9}},
-        "update_one": {"filter": some, "update": {"$inc": {"n": 10}}},
-        "replace_one": {"filter": some, "replacement": {"n": 7, "z": 1, "a": 2}},
-        "delete_one": {"filter": some},
-        "find_one_and_delete": {"filter": some},
-        "find_one_and_replace": {"filter": some, "replacement": {"n": 7, "z": 1, "a": 2}},
-        "find_one_and_update": {"filter": some, "update": {"$inc": {"n": 10}}},
-    }[method]
-
-
-def documents():
-    """Good and bad documents, for what is stored."""
-    return {
-        "empty": {},
-        "nested": {"n": 8, "a": {"b": {"c": [1, {"d": None}]}}},
-        "_id last": {"n": 8, "z": 1, "_id": 2},
-        "every type": {
-            "n": 8,
-            "a": [WHEN, ObjectId(b"x" * 12), 2**40, Int64(1), 1.5, True, b"bytes"],
-            "b": [Decimal128("1"), Regex("a", "i"), Code("x"), Code("x", {"y": 1})],
-            "c": [DBRef("c", 1), MinKey(), MaxKey(), Timestamp(1, 2), DatetimeMS(2**60)],
-            "d": re.compile("a+"),
-            "e": Binary(UUID.bytes, 4),
-        },
-        "SON": SON([("n", 8), ("b", SON([("z", 1), ("a", 2)]))]),
-        "raw": raw(_id=2, n=8),
-        "raw without _id": raw(n=8),
-        "broken raw": broken(_id=2, text="utf8"),
-        "bag": Bag(_id=2, n=8),
-        "duplicate": {"_id": 2, "key": 1},
-        "invalid": {"_id": 2, "n": -1},
-        "operator": {"$set": {"n": 8}},
-        "operator last": {"n": 8, "$set": 1},
-        "dotted": {"n": 8, "a.b": 1},
-        "a list": [{"n": 8}],
-        "a string": "n",
-        "a number": 8,
-        "None": None,
-        "unencodable": {"n": 8, "a": object()},
-        "unencodable inside": {"n": 8, "a": [{"b": {1, 2}}]},
-        "uuid": {"n": 8, "a": UUID},
-        "decimal": {"n": 8, "a": Decimal(1)},
-        "too large": {"n": 8, "a": "x" * (16 * 1024 * 1024)},
-        "65 bits": {"n": 2**64},
-        "NUL in key": {"n": 8, "a\0b": 1},
-        "non-string key": {"n": 8, 1: 1},
-        "first key no string": {1: 1},
-        "surrogate": {"n": 8, "a": "\ud800"},
-        "array as _id": {"_id": [1]},
-        "null as _id": {"_id": None},
-        "immutable _id": {"_id": 77},
-        "raw inside": {"n": 8, "a": raw(b=1, c=[raw(d=1)])},
-    }
-
-
-def updates():
-    """Good and bad updates."""
-    return {
-        "set": {"$set": {"n": 8, "sub.a": 5}, "$unset": {"s": ""}},
-        "no change": {"$set": {"n": 2}},
-        "pipeline": [{"$set": {"n": {"$add": ["$n", 1]}}}, {"$unset": "s"}],
-        "bad pipeline": [{"$nope": 1}],
-        "pipeline of no documents": [1],
-        "pipeline as a tuple": ({"$set": {"n": 1}},),
-        "raw": raw(**{"$set": {"n": 8}}),
-        "raw in pipeline": [raw(**{"$set": {"n": 8}})],
-        "SON": SON([("$set", SON([("b", 1), ("a", 2)]))]),
-        "bag": Bag({"$set": Bag(a=1)}),
-        "raw value": {"$set": {"a": raw(b=1)}},
-        "empty": {},
-        "empty list": [],
-        "no operator": {"n": 8},
-        "raw without operator": raw(n=8),
-        "operator first": {"$set": {"a": 1}, "n": 8},
-        "unknown operator": {"$nope": {"n": 8}},
-        "duplicate": {"$set": {"key": 1}},
-        "invalid": {"$set": {"n": -1}},
-        "conflict": {"$set": {"n": 1}, "$inc": {"n": 1}},
-        "not a number": {"$inc": {"n": "x"}},
-        "immutable _id": {"$set": {"_id": 77}},
-        "array filter missing": {"$set": {"tags.$[x]": 0}},
-        "a string": "n",
-        "None": None,
-        "unencodable": {"$set": {"a": object()}},
-        "unencodable in pipeline": [{"$set": {"a": object()}}],
-        "too large": {"$set": {"a": "x" * (16 * 1024 * 1024)}},
-        "65 bits": {"$set": {"n": 2**64}},
-        "NUL in key": {"$set": {"a\0b": 1}},
-        "first key no string": {1: 1},
-    }
-
-
-def filters():
-    """Good and bad filters."""
-    return {
-        "empty": {},
-        "none matches": {"_id": 99},
-        "none matches, with operators": {"_id": {"$gt": 99}, "s": "new", "t": {"$gt": 1}},
-        "raw": raw(_id=1),
-        "SON": SON([("n", SON([("$gte", 1), ("$lt", 3)]))]),
-        "bag": Bag(_id=1),
-        "regex": {"s": re.compile("^B")},
-        "$or": {"$or": [{"_id": 1}, {"n": 2}]},
-        "unknown operator": {"n": {"$nope": 1}},
-        "unknown top-level operator": {"$nope": 1},
-        "unencodable": {"a": object()},
-        "65 bits": {"n": 2**64},
-        "NUL in key": {"a\0b": 1},
-        "non-string key": {1: 1},
-        "too large": {"a": "x" * (17 * 1024 * 1024)},
-        "a list": [("_id", 1)],
-        "a string": "_id",
-        "an ObjectId": ObjectId(b"x" * 12),
-        "None": None,
-    }
-
-
-def sorts():
-    """Good and bad orders."""
-    return {
-        "list": [("n", -1)],
-        "list of names": ["s", "n"],
-        "mixed list": ["s", ("n", pymongo.DESCENDING)],
-        "tuple": (("n", -1),),
-        "lists in list": [["n", -1]],
-        "dict": {"n": -1},
-        "SON": SON([("s", 1), ("n", -1)]),
-        "raw": raw(n=-1),
-        "raw with Int64": raw(n=Int64(-1)),
-        "bag": Bag(n=-1),
-        "duplicate": [("n", 1), ("n", -1)],
-        "$meta": [("score", {"$meta": "textScore"})],
-        "None": None,
-        "empty list": [],
-        "empty dict": {},
-        "a string": "n",
-        "a number": 1,
-        "a set": {"n"},
-        "items": {"n": -1}.items(),
-        "wrong direction": [("n", 5)],
-        "wrong type of direction": [("n", 1.5)],
-        "wrong type of direction in dict": {"n": None},
-        "wrong type of key": [(1, 1)],
-        "wrong type of key in dict": {1: 1},
-        "triple": [("n", 1, 1)],
-        "single": [("n",)],
-        "a number in list": [1],
-        "a string of two": [("ab")],
-        "unknown direction": [("n", "nope")],
-        "bool": [("n", True)],
-    }
-
-
-def arguments():
-    """Values for every argument, made anew for every call: some are changed by it."""
-    return {
-        "document": documents(),
-        "replacement": documents(),
-        "update": updates(),
-        "filter": filters(),
-        "sort": sorts(),
-        "hint": {
-            "name": "n_1",
-            "_id_": "_id_",
-            "no such index": "nope",
-            "no such keys": [("nope", 1)],
-            "empty name": "",
-            "bytes": b"n_1",
-            **sorts(),
-        },
-        "upsert": {
-            "True": True,
-            "False": False,
-            "1": 1,
-            "0": 0,
-            "yes": "yes",
-            "None": None,
-        },
-        "bypass_document_validation": {
-            "True": True,
-            "False": False,
-            "None": None,
-            "1": 1,
-            "yes": "yes",
-            "object": object(),
-        },
-        "collation": {
-            "Collation": Collation("en", strength=2),
-            "dict": {"locale": "en", "strength": 2},
-            "raw": raw(locale="en"),
-            "unknown locale": Collation("nope"),
-            "unknown option": {"locale": "en", "nope": 1},
-            "empty": {},
-            "a string": "en",
-            "a list": [("locale", "en")],
-            "None": None,
-        },
-        "array_filters": {
-            "list": [{"x": {"$gt": 4}}],
-            "raw": [raw(x={"$gt": 4})],
-            "unused": [{"y": 1}],
-            "empty": [],
-            "None": None,
-            "a tuple": ({"x": 1},),
-            "a dict": {"x": 1},
-            "a string": "x",
-            "list of numbers": [1],
-            "unencodable": [{"x": object()}],
-        },
-        "let": {
-            "dict": {"v": 3},
-            "raw": raw(v=3),
-            "SON": SON([("v", 3), ("w", 4)]),
-            "bag": Bag(v=3),
-            "expression": {"v": {"$add": [1, 2]}},
-            "empty": {},
-            "None": None,
-            "a list": [("v", 3)],
-            "a string": "v",
-            "bad name": {"V": 3},
-            "unencodable": {"v": object()},
-        },
-        "comment": {
-            "string": "why",
-            "empty": "",
-            "number": 5,
-            "zero": 0,
-            "Int64": Int64(5),
-            "False": False,
-            "None": None,
-            "dict": {"why": {"not": [1]}},
-            "empty dict": {},
-            "list": ["a", 1, {"b": 2}],
-            "SON": SON([("z", 1), ("a", 2)]),
-            "raw": raw(a=1),
-            "datetime": WHEN,
-            "far datetime": DatetimeMS(2**60),
-            "far datetime in a list": [DatetimeMS(-(2**60))],
-            "bytes": b"abc",
-            "uuid": Binary(UUID.bytes, 4),
-            "legacy uuid": Binary(UUID.bytes, 3),
-            "regex": re.compile("a"),
-            "ObjectId": ObjectId(b"x" * 12),
-            "DBRef": DBRef("c", 1),
-            "Decimal128": Decimal128("1.5"),
-            "Timestamp": Timestamp(1, 2),
-            "MinKey": MinKey(),
-            "unencodable": object(),
-            "raw uuid": UUID,
-        },
-        "projection": {
-            "list": ["n"],
-            "tuple": ("n", "s"),
-            "set": {"n"},
-            "frozenset": frozenset({"n"}),
-            "keys": {"n": 1}.keys(),
-            "dict": {"n": 1, "_id": 0},
-            "excluding": {"n": 0},
-            "expression": {"double": {"$multiply": ["$n", 2]}},
-            "raw": raw(n=1),
-            "empty list": [],
-            "empty dict": {},
-            "a string": "ns",
-            "contradictory": {"n": 1, "s": 0},
-            "None": None,
-            "a number": 1,
-            "a generator": (name for name in ["n"]),
-            "list of numbers": [1],
-            "unencodable": {"n": object()},
-        },
-        "return_document": {
-            "BEFORE": ReturnDocument.BEFORE,
-            "AFTER": ReturnDocument.AFTER,
-            "1": 1,
-            "None": None,
-            "a string": "after",
-        },
-        "session": {"None": None},
-    }
-
-
-def parameters(method):
-    """The names of the method's parameters, as Motor has them."""
-    listed = inspect.signature(getattr(AsyncIOMotorCollection, method)).parameters.values()
-    return [p.name for p in listed if p.name != "self" and p.kind is not p.VAR_KEYWORD]
 
 
 VALUES = {name: tuple(values) for name, values in arguments().items()}
@@ -958,33 +371,6 @@ async def test_calls(name, compare):
     await compare(call)
 
 
-OPTIONS = {
-    "w1": concern(w=1),
-    "majority": concern(w="majority"),
-    "journaled": concern(j=True),
-    "not journaled": concern(w=1, j=False),
-    "majority with wtimeout": concern(w="majority", j=True, wtimeout=5000),
-    "unacknowledged": concern(w=0),
-    "more members than there are": concern(w=3, wtimeout=50),
-    "no such mode": concern(w="nope"),
-    "raw": codec(document_class=RawBSONDocument),
-    "SON": codec(document_class=SON),
-    "bag": codec(document_class=Bag),
-    "aware": AWARE,
-    "tz_aware": codec(tz_aware=True),
-    "standard uuids": STANDARD,
-    "legacy uuids": codec(uuid_representation=UuidRepresentation.PYTHON_LEGACY),
-    "custom type": MONEY,
-    "fallback": FALLBACK,
-    "custom type in raw": codec(
-        document_class=RawBSONDocument, type_registry=TypeRegistry([Money()])
-    ),
-    "replacing bad text": codec(unicode_decode_error_handler="replace"),
-    "ignoring bad text": codec(unicode_decode_error_handler="ignore"),
-    "DatetimeMS": codec(datetime_conversion=DatetimeConversion.DATETIME_MS),
-    "datetime clamped": codec(datetime_conversion=DatetimeConversion.DATETIME_CLAMP),
-    "datetime auto": codec(datetime_conversion=DatetimeConversion.DATETIME_AUTO),
-}
 WITH_OPTIONS = {
     "insert": lambda c: c.insert_one({"_id": 9, "a": {"b": 1}}),
     "insert without _id": lambda c: c.insert_one({"b": 1}),
@@ -1119,23 +505,6 @@ async def test_client_options(options, compare_with):
 # -- sessions --------------------------------------------------------------------------------------
 
 
-async def _ended(side):
-    session = await side.client.start_session()
-    await session.end_session()
-    return session
-
-
-async def _open(side):
-    return await side.client.start_session()
-
-
-async def _synchronous(side):
-    return side.client.delegate.start_session()
-
-
-SESSIONS = {"open": _open, "ended": _ended, "a delegate": _synchronous}
-
-
 @pytest.mark.parametrize("method", COMMANDS)
 @pytest.mark.parametrize("kind", SESSIONS)
 async def test_explicit_sessions(kind, method, compare):
@@ -1169,24 +538,6 @@ async def test_transactions(method, commit, compare):
 
 
 # -- errors of the server --------------------------------------------------------------------------
-
-WTIMEOUT = {"code": 64, "errmsg": "waiting timed out", "errInfo": {"wtimeout": True}}
-FAULTS = {
-    "unauthorized": {"errorCode": 13},
-    "MaxTimeMSExpired": {"errorCode": 50},
-    "CursorNotFound": {"errorCode": 43},
-    "WriteConflict": {"errorCode": 112},
-    "DuplicateKey": {"errorCode": 11000},
-    "labelled": {"errorCode": 8, "errorLabels": ["One", "Other"]},
-    "wtimeout": {"writeConcernError": WTIMEOUT},
-    "wtimeout without errInfo": {"writeConcernError": {"code": 64, "errmsg": "timed out"}},
-    "MaxTimeMSExpired after the write": {"writeConcernError": {"code": 50, "errmsg": "late"}},
-    "unsatisfiable": {"writeConcernError": {"code": 100, "errmsg": "no", "errInfo": {"a": [1]}}},
-    "labelled concern": {
-        "writeConcernError": {"code": 100, "errmsg": "no"},
-        "errorLabels": ["One", "Other"],
-    },
-}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -37,7 +37,7 @@ _CLOSE_TIMEOUT = 2.0
 
 
 class RetryClient(AsyncIOMotorClient[DocumentT]):
-    """A Motor client whose single-document writes survive failovers.
+    """A Motor client whose writes survive failovers.
 
     It takes Motor's arguments, which are PyMongo's, and is used like a Motor client: with
     ``async with``, which closes it, or with :meth:`close`. Like a Motor client, it is bound to the

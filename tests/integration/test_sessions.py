@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorClientSession
-from pymongo import ReadPreference, monitoring
+from pymongo import ReadPreference
 from pymongo.errors import InvalidOperation, PyMongoError
 
 from aioretry import (
@@ -30,52 +30,10 @@ WRITES = {
 }
 
 
-class Commands(monitoring.CommandListener):
-    """Remembers the commands that a client sent."""
-
-    def __init__(self):
-        self.sent = []
-
-    def started(self, event):
-        if event.command_name not in {"endSessions", "ping"}:
-            self.sent.append(event.command)
-
-    def succeeded(self, event):
-        pass
-
-    def failed(self, event):
-        pass
-
-
 @pytest.fixture
-def commands():
-    """What the client of the test sends."""
-    return Commands()
-
-
-@pytest.fixture
-async def client(replica_set, commands):
-    """A client whose commands are remembered."""
-    async with RetryClient(replica_set.uri, event_listeners=[commands]) as client:
-        yield client
-
-
-@pytest.fixture
-async def seeded(collection, commands):
-    """The collection with one document; what was sent for it is forgotten."""
-    await collection.insert_one({"_id": 1, "n": 0})
-    commands.sent.clear()
-    return collection
-
-
-@pytest.fixture
-async def motor(replica_set):
-    """Motor's own client of the same set."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        client = AsyncIOMotorClient(replica_set.uri)
-    yield client
-    client.close()
+def client(watched_client):
+    """The client, whose commands are remembered."""
+    return watched_client
 
 
 async def outcome(awaitable):
@@ -191,21 +149,21 @@ class TestCausalConsistency:
             await seeded.find_one({"_id": 2}, session=session)
         assert "readConcern" not in commands.sent[-1]
 
-    async def test_commands_are_motors(self, replica_set, seeded):
+    async def test_commands_are_motors(self, replica_set, seeded, commands):
         """Writes in a session that has read and written carry what Motor's carry."""
         seen = []
         for kind in (AsyncIOMotorClient, RetryClient):
-            commands = Commands()
+            listener = type(commands)()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                side = kind(replica_set.uri, event_listeners=[commands])
+                side = kind(replica_set.uri, event_listeners=[listener])
             collection = side[seeded.database.name][f"{seeded.name}_{kind.__name__}"]
             async with await side.start_session() as session:
                 await collection.find_one({}, session=session)
                 for write in WRITES.values():
                     await write(collection, session)
             side.close()
-            seen.append([sorted(set(c) - {"txnNumber"}) for c in commands.sent])
+            seen.append([sorted(set(c) - {"txnNumber"}) for c in listener.sent])
         motors, ours = seen
         assert motors == ours
 

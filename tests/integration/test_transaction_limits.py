@@ -5,7 +5,6 @@ import asyncio
 import anyio
 import pymongo
 import pytest
-from pymongo import monitoring
 from pymongo.errors import (
     AutoReconnect,
     NetworkTimeout,
@@ -21,76 +20,10 @@ TRANSIENT = "TransientTransactionError"
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 
 
-class Commands(monitoring.CommandListener):
-    """Remembers the commands that a client sent."""
-
-    def __init__(self):
-        self.sent = []
-
-    def started(self, event):
-        if event.command_name not in {"endSessions", "ping"}:
-            self.sent.append(event.command)
-
-    def succeeded(self, event):
-        pass
-
-    def failed(self, event):
-        pass
-
-    def names(self):
-        """The name of each command."""
-        return [next(iter(command)) for command in self.sent]
-
-    def numbers(self):
-        """The transaction number of each command."""
-        return [command.get("txnNumber") for command in self.sent]
-
-
 @pytest.fixture
-def commands():
-    """What the client of the test sends."""
-    return Commands()
-
-
-@pytest.fixture
-async def client(replica_set, commands):
-    """A client whose commands are remembered."""
-    async with RetryClient(replica_set.uri, event_listeners=[commands]) as client:
-        yield client
-
-
-@pytest.fixture
-async def seeded(collection, commands):
-    """The collection with one document; what was sent for it is forgotten."""
-    await collection.insert_one({"_id": 1, "n": 0})
-    commands.sent.clear()
-    return collection
-
-
-@pytest.fixture
-async def session(client):
-    """A session of the client."""
-    async with await client.start_session() as session:
-        yield session
-
-
-class Increment:
-    """A callback that counts its own runs and increments a counter."""
-
-    def __init__(self, collection):
-        self.collection = collection
-        self.runs = 0
-
-    async def __call__(self, session):
-        self.runs += 1
-        await self.collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
-        return self.runs
-
-
-@pytest.fixture
-def increment(seeded):
-    """A callback that increments the counter of the document."""
-    return Increment(seeded)
+def client(watched_client):
+    """The client, whose commands are remembered."""
+    return watched_client
 
 
 def counter(stored):
@@ -118,7 +51,7 @@ class TestGivingUp:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert ["update", "abortTransaction"] == commands.names()
+        assert ["update", "abortTransaction"] == commands.names
         assert before != session.session_id
         assert session.operation_time is not None
         assert 2 == await session.with_transaction(increment)
@@ -135,7 +68,7 @@ class TestGivingUp:
 
             await session.with_transaction(callback)
         assert scope.cancelled_caught
-        assert ["update", "abortTransaction"] == commands.names()
+        assert ["update", "abortTransaction"] == commands.names
         assert 0 == counter(stored)
 
     async def test_another_base_exception(self, session, increment, stored, commands):
@@ -147,7 +80,7 @@ class TestGivingUp:
 
         with pytest.raises(Stop):
             await session.with_transaction(callback)
-        assert ["update", "abortTransaction"] == commands.names()
+        assert ["update", "abortTransaction"] == commands.names
         assert 0 == counter(stored)
 
     @pytest.mark.parametrize("how", ["cancelled", "asyncio.timeout", "anyio.fail_after"])
@@ -182,7 +115,7 @@ class TestGivingUp:
                     await task
             await reader
             await of_one.find_one()  # behind the write, if that still waits for the connection
-        assert "insert" not in commands.names()
+        assert "insert" not in commands.names
         assert [1] == [document["_id"] for document in stored.find()]
 
     async def test_cancelled_in_the_commit(self, replica_set, client, increment, stored):
@@ -213,7 +146,7 @@ class TestGivingUp:
             await hang.wait_until_fired()
             assert not task.done()
         assert (await task).has_ended
-        assert ["update", "abortTransaction"] == commands.names()
+        assert ["update", "abortTransaction"] == commands.names
         assert 0 == counter(stored)
 
 
@@ -308,7 +241,7 @@ class TestLimits:
         assert caught.value.timeout
         assert caught.value.has_error_label(TRANSIENT)
         assert caught.value.__cause__.timeout
-        assert "abortTransaction" == commands.names()[-1]
+        assert "abortTransaction" == commands.names[-1]
 
     async def test_a_deadline_of_the_commit(self, replica_set, session, increment):
         """When the deadline ends the commits, whether they happened is unknown."""
@@ -335,7 +268,7 @@ class TestLimits:
             with pytest.raises(DeadlineExceeded) as caught:
                 await session.with_transaction(increment)
         assert 50 == caught.value.__cause__.code
-        assert ["update", "abortTransaction"] == commands.names()
+        assert ["update", "abortTransaction"] == commands.names
 
     async def test_a_final_error_under_a_deadline(self, session):
         """An error that isn't retried passes as it is, deadline or not."""
@@ -382,6 +315,7 @@ class TestLimits:
             await client.start_session() as session,
             replica_set.fail_command("update", mode={"times": 2}, close_connection=True),
         ):
-            mine = Increment(client[increment.collection.database.name][increment.collection.name])
+            theirs = increment.collection
+            mine = type(increment)(client[theirs.database.name][theirs.name])
             assert 3 == await session.with_transaction(mine)
         assert 1 == counter(stored)

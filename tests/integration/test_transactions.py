@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne, monitoring
+from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne
 from pymongo.errors import (
     AutoReconnect,
     DuplicateKeyError,
@@ -15,82 +15,16 @@ from pymongo.errors import (
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient, RetryMotorClientSession
+from aioretry import RetryMotorClientSession
 
 TRANSIENT = "TransientTransactionError"
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 
 
-class Commands(monitoring.CommandListener):
-    """Remembers the commands that a client sent."""
-
-    def __init__(self):
-        self.sent = []
-
-    def started(self, event):
-        if event.command_name not in {"endSessions", "ping"}:
-            self.sent.append(event.command)
-
-    def succeeded(self, event):
-        pass
-
-    def failed(self, event):
-        pass
-
-    def names(self):
-        """The name of each command."""
-        return [next(iter(command)) for command in self.sent]
-
-    def numbers(self):
-        """The transaction number of each command."""
-        return [command.get("txnNumber") for command in self.sent]
-
-
 @pytest.fixture
-def commands():
-    """What the client of the test sends."""
-    return Commands()
-
-
-@pytest.fixture
-async def client(replica_set, commands):
-    """A client whose commands are remembered."""
-    async with RetryClient(replica_set.uri, event_listeners=[commands]) as client:
-        yield client
-
-
-@pytest.fixture
-async def seeded(collection, commands):
-    """The collection with one document; what was sent for it is forgotten."""
-    await collection.insert_one({"_id": 1, "n": 0})
-    commands.sent.clear()
-    return collection
-
-
-@pytest.fixture
-async def session(client):
-    """A session of the client."""
-    async with await client.start_session() as session:
-        yield session
-
-
-class Increment:
-    """A callback that counts its own runs and increments a counter."""
-
-    def __init__(self, collection):
-        self.collection = collection
-        self.runs = 0
-
-    async def __call__(self, session):
-        self.runs += 1
-        await self.collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
-        return self.runs
-
-
-@pytest.fixture
-def increment(seeded):
-    """A callback that increments the counter of the document."""
-    return Increment(seeded)
+def client(watched_client):
+    """The client, whose commands are remembered."""
+    return watched_client
 
 
 def counter(stored):
@@ -121,8 +55,8 @@ class TestCommit:
         """A commit whose replies are lost is sent again, and happens once."""
         async with replica_set.faults.drop_reply("commitTransaction", times=times):
             assert 1 == await session.with_transaction(increment)
-        assert ["update", *["commitTransaction"] * (times + 1)] == commands.names()
-        assert 1 == len(set(commands.numbers()))
+        assert ["update", *["commitTransaction"] * (times + 1)] == commands.names
+        assert 1 == len(set(commands.numbers))
         assert 1 == counter(stored)
 
     @pytest.mark.parametrize("failure", FAILED_COMMITS)
@@ -152,7 +86,7 @@ class TestCommit:
                 await session.with_transaction(increment, max_commit_time_ms=60_000)
         assert 50 == caught.value.code
         assert caught.value.has_error_label(UNKNOWN_COMMIT)
-        assert ["update", "commitTransaction"] == commands.names()
+        assert ["update", "commitTransaction"] == commands.names
         assert 60_000 == commands.sent[1]["maxTimeMS"]
 
     @pytest.mark.parametrize("failure", FINAL)
@@ -161,7 +95,7 @@ class TestCommit:
         async with replica_set.fail_command("commitTransaction", **FINAL[failure]):
             with pytest.raises((OperationFailure, WriteConcernError)):
                 await session.with_transaction(increment)
-        assert ["update", "commitTransaction"] == commands.names()
+        assert ["update", "commitTransaction"] == commands.names
 
     @pytest.mark.parametrize("code", [24, 112, 246, 251])
     async def test_a_transient_error(self, code, replica_set, session, increment, stored, commands):
@@ -170,9 +104,9 @@ class TestCommit:
             "commitTransaction", mode={"times": 2}, error_code=code
         ):
             assert 3 == await session.with_transaction(increment)
-        assert ["update", "commitTransaction"] * 3 == commands.names()
-        first = commands.numbers()[0]
-        assert [first, first, first + 1, first + 1, first + 2, first + 2] == commands.numbers()
+        assert ["update", "commitTransaction"] * 3 == commands.names
+        first = commands.numbers[0]
+        assert [first, first, first + 1, first + 1, first + 2, first + 2] == commands.numbers
         assert 1 == counter(stored)
 
 
@@ -198,7 +132,7 @@ class TestCallback:
         with pytest.raises(LookupError) as caught:
             await session.with_transaction(callback)
         assert caught.value is error
-        assert ["update", "abortTransaction"] == commands.names()
+        assert ["update", "abortTransaction"] == commands.names
         assert 0 == counter(stored)
 
     async def test_an_error_without_label_is_raised(self, session, seeded, stored, commands):
@@ -210,7 +144,7 @@ class TestCallback:
 
         with pytest.raises(DuplicateKeyError):
             await session.with_transaction(callback)
-        assert ["insert", "insert", "abortTransaction"] == commands.names()
+        assert ["insert", "insert", "abortTransaction"] == commands.names
         assert [1] == [document["_id"] for document in stored.find()]
 
     async def test_a_transient_error(self, replica_set, session, increment, stored, commands):
@@ -218,10 +152,10 @@ class TestCallback:
         async with replica_set.fail_command("update", mode={"times": 2}, close_connection=True):
             assert 3 == await session.with_transaction(increment)
         assert [*["update", "abortTransaction"] * 2, "update", "commitTransaction"] == (
-            commands.names()
+            commands.names
         )
-        first = commands.numbers()[0]
-        assert [first, first + 1, first + 2] == commands.numbers()[::2]
+        first = commands.numbers[0]
+        assert [first, first + 1, first + 2] == commands.numbers[::2]
         assert 1 == counter(stored)
 
     async def test_a_transient_error_of_the_users(self, session):
@@ -247,7 +181,7 @@ class TestCallback:
             return "committed"
 
         assert "committed" == await session.with_transaction(callback)
-        assert ["update", "commitTransaction"] == commands.names()
+        assert ["update", "commitTransaction"] == commands.names
         assert 1 == counter(stored)
 
     async def test_that_aborts_itself(self, session, increment, stored, commands):
@@ -259,7 +193,7 @@ class TestCallback:
             return "aborted"
 
         assert "aborted" == await session.with_transaction(callback)
-        assert ["update", "abortTransaction"] == commands.names()
+        assert ["update", "abortTransaction"] == commands.names
         assert 0 == counter(stored)
 
     async def test_whose_own_commit_is_unknown(self, replica_set, session, increment, commands):
@@ -275,7 +209,7 @@ class TestCallback:
             with pytest.raises(AutoReconnect) as caught:
                 await session.with_transaction(callback)
         assert caught.value.has_error_label(UNKNOWN_COMMIT)
-        assert ["update", "commitTransaction", "commitTransaction"] == commands.names()
+        assert ["update", "commitTransaction", "commitTransaction"] == commands.names
 
     async def test_options(self, session, increment, commands):
         """The options are those of the transaction."""

@@ -1,0 +1,98 @@
+"""Fixtures of several integration tests: what a client sends, sessions, and Motor beside ours."""
+
+import warnings
+
+import pytest
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import monitoring
+
+from aioretry import RetryClient
+
+
+class Commands(monitoring.CommandListener):
+    """Remembers the commands that a client sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    def started(self, event):
+        if event.command_name not in {"endSessions", "ping"}:
+            self.sent.append(event.command)
+
+    def succeeded(self, event):
+        pass
+
+    def failed(self, event):
+        pass
+
+    @property
+    def names(self):
+        """The name of each command."""
+        return [next(iter(command)) for command in self.sent]
+
+    @property
+    def numbers(self):
+        """The transaction number of each command; None where there is none."""
+        return [command.get("txnNumber") for command in self.sent]
+
+    @property
+    def sessions(self):
+        """The session ids of the commands."""
+        return {bytes(command["lsid"]["id"]) for command in self.sent}
+
+
+class Increment:
+    """A callback that counts its own runs and increments a counter."""
+
+    def __init__(self, collection):
+        self.collection = collection
+        self.runs = 0
+
+    async def __call__(self, session):
+        self.runs += 1
+        await self.collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
+        return self.runs
+
+
+@pytest.fixture
+def commands():
+    """What the watched client of the test sends."""
+    return Commands()
+
+
+@pytest.fixture
+async def watched_client(replica_set, commands):
+    """A client whose commands are remembered."""
+    async with RetryClient(replica_set.uri, event_listeners=[commands]) as client:
+        yield client
+
+
+@pytest.fixture
+async def seeded(collection, commands):
+    """The collection with one document; what was sent for it is forgotten."""
+    await collection.insert_one({"_id": 1, "n": 0})
+    commands.sent.clear()
+    return collection
+
+
+@pytest.fixture
+async def session(client):
+    """A session of the client."""
+    async with await client.start_session() as session:
+        yield session
+
+
+@pytest.fixture
+def increment(seeded):
+    """A callback that increments the counter of the document."""
+    return Increment(seeded)
+
+
+@pytest.fixture
+async def motor(replica_set):
+    """Motor's own client of the same set."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        client = AsyncIOMotorClient(replica_set.uri)
+    yield client
+    client.close()

@@ -18,8 +18,8 @@ from pymongo.errors import (
 from pymongo.results import BulkWriteResult
 
 from aioretry._commands import Document, Target
-from aioretry._driver import Command, Limits
-from aioretry._encoded import EncodedDocument, encode_all
+from aioretry._driver import Command, Encode, Limits
+from aioretry._encoded import EncodedDocuments
 from aioretry._replies import concern_error_document, retryable_error_in
 from aioretry._verdict import no_retryable_writes, says_no_retryable_writes
 from aioretry.errors import Outcome, PartialResult
@@ -56,7 +56,7 @@ class Kind(enum.Enum):
             case Kind.UPDATE:
                 return any(statement.get("multi") for statement in statements)
             case Kind.DELETE:
-                return any(not statement["limit"] for statement in statements)
+                return not all(statement["limit"] for statement in statements)
 
 
 _FIELDS = {Kind.INSERT: "documents", Kind.UPDATE: "updates", Kind.DELETE: "deletes"}
@@ -145,7 +145,7 @@ class Batch:
     kind: Kind
     indexes: list[int] = field(default_factory=list)
     statements: list[Document] = field(default_factory=list)
-    encoded: list[EncodedDocument] = field(default_factory=list)
+    encoded: list[EncodedDocuments] = field(default_factory=list)
     answers: dict[OperationFailure, Mapping[str, Any]] = field(default_factory=dict)
     """The replies that were taken for errors, so that the command may be sent again; in order."""
 
@@ -207,7 +207,7 @@ class Bulk(Generic[T]):
         self._outcomes = bytearray(count)
         self._merged = no_result()
         self._batch: Batch | None = None
-        self._encoded_ahead: list[EncodedDocument] = []
+        self._encoded_ahead: EncodedDocuments | None = None
         self._step = _FIRST_STEP
 
     @property
@@ -309,13 +309,13 @@ class Bulk(Generic[T]):
         outcomes = tuple(map(_OUTCOMES.__getitem__, self._outcomes))
         return PartialResult(BulkWriteResult(self._merged, True), outcomes)
 
-    def _fill(self, command: Command[Any], batch: Batch, limits: Limits) -> None:
+    def _fill(self, command: Command[Any], batch: Batch, limits: Limits, encode: Encode) -> None:
         run = self._runs[0]
         try:
-            self._take(run, batch, limits, self._target.size(command.body))
+            self._take(run, batch, limits, encode, self._target.size(command.body))
         finally:
             self._note_taken(batch)
-        if not batch.encoded:
+        if not batch.statements:
             raise InvalidOperation("No operations to execute")
         if run.is_over():
             self._runs.popleft()
@@ -324,44 +324,40 @@ class Bulk(Generic[T]):
         command.body[batch.kind.field] = batch.encoded
         command.prepare = None  # it is done, and would keep what was sent alive
 
-    def _take(self, run: Run, batch: Batch, limits: Limits, used: int) -> None:
+    def _take(self, run: Run, batch: Batch, limits: Limits, encode: Encode, used: int) -> None:
         room = limits.max_message_size - _OVERHEAD - used
+        largest = limits.max_document_size + _OVERHEAD
         step, is_careful = self._step, False
-        while statements := run.peek(min(step, limits.max_statements - len(batch.encoded))):
+        while statements := run.peek(min(step, limits.max_statements - len(batch.statements))):
             if run.is_stopped:
                 break
-            try:
-                encoded = self._encode(run.kind, statements)
-            except Exception:
-                if len(statements) == 1:
-                    raise
-                # Those before the one that can't be encoded may fill the command.
-                step, is_careful = 1, True
-                continue
-            sizes = [len(document.raw) for document in encoded]
-            fitting = _fitting(sizes, room)
-            _refuse_too_large(run, batch, sizes, fitting, limits)
-            batch.encoded += encoded[:fitting]
+            encoded, self._encoded_ahead = self._encoded_ahead, None
+            if encoded is None:
+                try:
+                    encoded = encode(statements, self._target.codec_options)
+                except Exception:
+                    if len(statements) == 1:
+                        raise
+                    # Those before the one that can't be encoded may fill the command.
+                    step, is_careful = 1, True
+                    continue
+            fitting = min(encoded.count, len(statements))
+            if len(encoded.raw) > room or encoded.largest > largest:
+                sizes = encoded.sizes()[: len(statements)]
+                fitting = _fitting(sizes, room)
+                _refuse_too_large(run, batch, sizes, fitting, limits)
+            if fitting < encoded.count:
+                encoded, self._encoded_ahead = encoded.cut(fitting)
+            if fitting:
+                batch.encoded.append(encoded)
             batch.statements += statements[:fitting]
             batch.indexes += run.take(fitting)
-            self._encoded_ahead = encoded[fitting:]
-            room -= sum(sizes[:fitting])
-            if self._encoded_ahead:
+            room -= len(encoded.raw)
+            if self._encoded_ahead is not None:
                 break
-            self._step = min(2 * self._step, _next_step(sizes, room))
+            average = len(encoded.raw) // fitting
+            self._step = min(2 * self._step, _LARGEST_STEP, max(1, room // average))
             step = 1 if is_careful else self._step
-
-    def _encode(self, kind: Kind, statements: list[Document]) -> list[EncodedDocument]:
-        known, self._encoded_ahead = self._encoded_ahead[: len(statements)], []
-        rest = statements[len(known) :]
-        if kind is Kind.INSERT and len(rest) > 1:  # a single one is encoded so anyway
-            rest = [
-                document
-                if type(document) is not dict or next(iter(document)) == "_id"
-                else {"_id": document["_id"], **document}
-                for document in rest
-            ]
-        return known + encode_all(rest, self._target.codec_options)
 
     def _note_taken(self, batch: Batch) -> None:
         missing = max(batch.indexes, default=-1) + 1 - len(self._outcomes)
@@ -401,12 +397,6 @@ def _count(merged: dict[str, Any], batch: Batch, reply: Mapping[str, Any]) -> No
             merged["nUpserted"] += len(upserted)
             merged["nMatched"] += count - len(upserted)
             merged["nModified"] += reply.get("nModified", 0)
-
-
-def _next_step(sizes: list[int], room: int) -> int:
-    """Return how many statements to encode next, so that few do not fit."""
-    average = sum(sizes) // len(sizes)
-    return max(1, min(_LARGEST_STEP, room // average))
 
 
 def _fitting(sizes: list[int], room: int) -> int:

@@ -12,6 +12,7 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
 
+from aioretry._encoded import EncodedDocuments
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
 
@@ -19,6 +20,9 @@ T = TypeVar("T")
 DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
 
 Address: TypeAlias = tuple[str, int | None]
+
+Encode: TypeAlias = Callable[[list[Mapping[str, Any]], CodecOptions[Any]], EncodedDocuments]
+"""Encodes documents as the driver does."""
 
 
 class ServerKind(enum.Enum):
@@ -122,7 +126,7 @@ class Command(Generic[T]):
     holds_multi: bool = False
     """Whether a statement in it may change several documents, so that it can't be numbered."""
 
-    prepare: Callable[[Limits], None] | None = None
+    prepare: Callable[[Limits, Encode], None] | None = None
     """Completes the command for a server's limits; called on a thread, before an attempt."""
 
     statement_count: int = 1

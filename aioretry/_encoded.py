@@ -1,68 +1,68 @@
 """Documents that are encoded already, so that a retry sends the same without encoding it again."""
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import bson
-from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
 _size_at = struct.Struct("<i").unpack_from
 
 
-class EncodedDocument(Mapping[str, Any]):
-    """An encoded document; decoded only if somebody looks into it, such as a listener.
+class EncodedDocuments:
+    """Encoded documents, one behind the other, as a message holds them.
 
-    Cheaper to make than a ``RawBSONDocument``, of which a bulk operation makes thousands.
+    The driver takes it for one document and copies it whole.
 
     Args:
-        raw: The BSON.
+        raw: Their BSON.
+        count: How many there are.
+        largest: The size of the largest of them, in bytes.
     """
 
-    __slots__ = ("raw",)
+    __slots__ = ("count", "largest", "raw")
 
     _type_marker = 101
     """By this, bson knows an object whose ``raw`` it takes as it is."""
 
-    def __init__(self, raw: bytes | memoryview) -> None:
+    def __init__(self, raw: bytes, count: int, largest: int) -> None:
         self.raw = raw
+        self.count = count
+        self.largest = largest
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.raw!r})"
+    def sizes(self) -> list[int]:
+        """Return the size of each document, in bytes."""
+        sizes, start = [], 0
+        for _ in range(self.count):  # each begins with its own size
+            (size,) = _size_at(self.raw, start)
+            sizes.append(size)
+            start += size
+        return sizes
 
-    def __getitem__(self, key: str) -> Any:
-        return RawBSONDocument(self.raw)[key]
+    def cut(self, count: int) -> "tuple[EncodedDocuments, EncodedDocuments]":
+        """Return so many of the first, and the others."""
+        sizes = self.sizes()
+        first, others = sizes[:count], sizes[count:]
+        end = sum(first)
+        return (
+            EncodedDocuments(self.raw[:end], len(first), max(first, default=0)),
+            EncodedDocuments(self.raw[end:], len(others), max(others, default=0)),
+        )
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(RawBSONDocument(self.raw))
-
-    def __len__(self) -> int:
-        return len(RawBSONDocument(self.raw))
-
-
-def encode_all(
-    documents: list[Mapping[str, Any]], codec_options: CodecOptions[Any]
-) -> list[EncodedDocument]:
-    """Encode several documents; plain dicts many at once, for a call costs more than a small one.
-
-    Each comes out as if it had been encoded alone, but that its ``_id`` is not moved to the front.
-    """
-    if len(documents) == 1 or any(type(document) is not dict for document in documents):
-        return [_encode(document, codec_options) for document in documents]
-    array = bson.encode({"": documents}, codec_options=codec_options)
-    # BSON specification: after the sizes of the document and of the array in its field "", each
-    # element is a type, its position in decimal digits, a zero, and a document that begins with its
-    # own size.
-    encoded, end = [], 10
-    for position in range(len(documents)):
-        start = end + len(str(position)) + 2
-        end = start + _size_at(array, start)[0]
-        encoded.append(EncodedDocument(array[start:end]))
-    return encoded
+    def documents(self) -> list[RawBSONDocument]:
+        """Return the documents; each is decoded when somebody looks into it."""
+        documents, start = [], 0
+        for size in self.sizes():
+            documents.append(RawBSONDocument(self.raw[start : start + size]))
+            start += size
+        return documents
 
 
-def _encode(document: Mapping[str, Any], codec_options: CodecOptions[Any]) -> EncodedDocument:
-    if isinstance(document, RawBSONDocument):
-        return EncodedDocument(document.raw)
-    return EncodedDocument(bson.encode(document, codec_options=codec_options))
+def with_documents(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command with its documents one by one, for those who look at commands."""
+    return {
+        name: [document for part in value for document in part.documents()]
+        if isinstance(value, list) and value and isinstance(value[0], EncodedDocuments)
+        else value
+        for name, value in body.items()
+    }

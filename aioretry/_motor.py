@@ -3,16 +3,18 @@
 import asyncio
 import contextlib
 import contextvars
+import logging
 import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import bson
 import pymongo
+from bson.codec_options import CodecOptions
 from bson.errors import InvalidDocument
 from motor.core import AgnosticClientSession
 from motor.motor_asyncio import (
@@ -21,7 +23,7 @@ from motor.motor_asyncio import (
     AsyncIOMotorCollection,
     AsyncIOMotorDatabase,
 )
-from pymongo import _csot
+from pymongo import _csot, message
 from pymongo.client_session import ClientSession, TransactionOptions  # type: ignore[attr-defined]
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -30,6 +32,7 @@ from pymongo.errors import (
     InvalidOperation,
     PyMongoError,
 )
+from pymongo.monitoring import CommandListener
 from pymongo.server_description import ServerDescription
 from pymongo.server_selectors import any_server_selector
 from pymongo.server_type import SERVER_TYPE
@@ -48,6 +51,7 @@ from aioretry._driver import (
     ServerView,
     TopologyView,
 )
+from aioretry._encoded import EncodedDocuments, with_documents
 from aioretry._threads import ThreadPool
 from aioretry._verdict import DEFAULT_MAX_ADAPTIVE_RETRIES, Policy
 from aioretry.deadlines import Deadline
@@ -65,9 +69,10 @@ __all__ = [
     "MotorDriver",
     "TransactionOptions",
     "abandon_transaction",
-    "add_request",
+    "add_requests",
     "backs_off",
     "copy_labels",
+    "encode_documents",
     "encrypts",
     "fresh_timeout",
     "policy",
@@ -80,9 +85,14 @@ ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescript
 
 # Below this, pymongo.timeout() would see an exhausted remainder, or 0, which means "no limit".
 _LEAST_TIMEOUT = 1e-3
+# In an OP_MSG: its header and flags, the section of an empty body, and what a section of documents
+# that is called "_" begins with.
+_BEFORE_DOCUMENTS = 16 + 4 + 6 + 7
 _CLOSED = "Cannot use RetryClient after close"
 _PROBE_AFTER = 0.1
 _PROBE_TIMEOUT = 2.0
+
+_command_logger = logging.getLogger("pymongo.command")
 
 _KINDS = {
     SERVER_TYPE.Standalone: ServerKind.STANDALONE,
@@ -137,6 +147,8 @@ class MotorDriver:
         self._latency_window: float = options.local_threshold_ms / 1000
         self._view = TopologyView({}, self._latency_window, source=None)
         self._closed = False
+        listeners = options.event_listeners
+        self._has_listeners = any(isinstance(one, CommandListener) for one in listeners)
 
     def view(self) -> TopologyView:
         """Return what is known of the deployment."""
@@ -238,7 +250,8 @@ class MotorDriver:
         held = call.lease.carry()
         try:
             session = held.open(has_sessions=view.has_sessions)
-            body = dict(command.body)
+            is_shown = command.is_part and self._is_watched
+            body = with_documents(command.body) if is_shown else dict(command.body)
             if numbered:
                 body["txnNumber"] = bson.Int64(call.number.take(held))
             with _timeout(call.deadline, server), delegate._checkout(server, session) as connection:
@@ -258,6 +271,11 @@ class MotorDriver:
             raise _NotSentError(Ending.EXPIRED)
         finally:
             call.lease.drop()
+
+    @property
+    def _is_watched(self) -> bool:
+        # By a listener, or by PyMongo's log, which at this level shows commands.
+        return self._has_listeners or _command_logger.isEnabledFor(logging.DEBUG)
 
     def _view_of(self, description: TopologyDescription) -> TopologyView:
         servers = list(description.server_descriptions().values())
@@ -319,7 +337,7 @@ def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
 def _prepare(call: AttemptCall, server: ServerView) -> None:
     if call.command.prepare is not None:
         try:
-            call.command.prepare(server.limits)
+            call.command.prepare(server.limits, encode_documents)
         except Exception as exc:
             raise _NotSentError(Ending.UNPREPARED, exc) from exc
 
@@ -332,16 +350,26 @@ def _is_numbered(call: AttemptCall, server: ServerView) -> bool:
     )
 
 
-def add_request(request: Any, bulk: object) -> None:
-    """Have a request of a ``bulk_write`` add itself to a bulk operation.
+def encode_documents(
+    documents: list[Mapping[str, Any]], codec_options: CodecOptions[Any]
+) -> EncodedDocuments:
+    """Encode documents as PyMongo does, each with its ``_id`` first."""
+    # Public encoding takes one document a call, which costs more than a small document does.
+    _, sent, _, largest = message._op_msg_uncompressed(0, {}, "_", documents, codec_options)
+    return EncodedDocuments(sent[_BEFORE_DOCUMENTS:], len(documents), largest)
+
+
+def add_requests(requests: Iterable[Any], bulk: object) -> None:
+    """Have the requests of a ``bulk_write`` add themselves to a bulk operation.
 
     Raises:
-        TypeError: It is no request.
+        TypeError: One is no request.
     """
-    try:
-        request._add_to_bulk(bulk)
-    except AttributeError:
-        raise TypeError(f"{request!r} is not a valid request") from None
+    for request in requests:
+        try:
+            request._add_to_bulk(bulk)
+        except AttributeError:
+            raise TypeError(f"{request!r} is not a valid request") from None
 
 
 def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerSession:

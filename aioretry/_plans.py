@@ -1,6 +1,7 @@
 """Arguments to bulk operations. Pure."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
 from typing import Any, TypeAlias, TypeVar
 
 from bson.objectid import ObjectId
@@ -30,12 +31,14 @@ class Requests:
     """The requests of a ``bulk_write``, which add themselves to it."""
 
     def __init__(self) -> None:
-        self.statements: list[tuple[Kind, Document]] = []
+        self._segments: list[tuple[Kind, list[Document]]] = []
+        self._kind: Kind | None = None
+        self._statements: list[Document] = []
 
     def add_insert(self, document: Any) -> None:
         """Add an insert; the document gets an ``_id`` if it has none."""
         _ensure_id(document)
-        self.statements.append((Kind.INSERT, document))
+        self._add(Kind.INSERT, document)
 
     def add_update(
         self,
@@ -51,10 +54,7 @@ class Requests:
         """Add an update with operators or a pipeline."""
         validate_ok_for_update(update)
         statement = {"q": selector, "u": update, "multi": multi}
-        options = _given(
-            upsert=upsert, collation=collation, arrayFilters=array_filters, hint=hint, sort=sort
-        )
-        self.statements.append((Kind.UPDATE, statement | options))
+        self._add(Kind.UPDATE, statement, upsert, collation, array_filters, hint, sort)
 
     def add_replace(
         self,
@@ -67,8 +67,8 @@ class Requests:
     ) -> None:
         """Add a replacement."""
         validate_ok_for_replace(replacement)
-        options = _given(upsert=upsert, collation=collation, hint=hint, sort=sort)
-        self.statements.append((Kind.UPDATE, {"q": selector, "u": replacement} | options))
+        statement = {"q": selector, "u": replacement}
+        self._add(Kind.UPDATE, statement, upsert, collation, None, hint, sort)
 
     def add_delete(
         self,
@@ -78,8 +78,54 @@ class Requests:
         hint: str | Document | None = None,
     ) -> None:
         """Add a deletion, of one document or (limit 0) of all that match."""
-        options = _given(collation=collation, hint=hint)
-        self.statements.append((Kind.DELETE, {"q": selector, "limit": limit} | options))
+        statement = {"q": selector, "limit": limit}
+        self._add(Kind.DELETE, statement, None, collation, None, hint)
+
+    def count(self) -> int:
+        """Return how many there are."""
+        return sum(len(statements) for _, statements in self._segments)
+
+    def runs(self, *, ordered: bool) -> list[Run]:
+        """Return what is sent: those of a kind that follow each other, or, unordered, all of it."""
+        ends = list(accumulate(len(statements) for _, statements in self._segments))
+        segments = [
+            (kind, statements, range(end - len(statements), end))
+            for (kind, statements), end in zip(self._segments, ends, strict=True)
+        ]
+        if ordered:
+            return [Run(*segment) for segment in segments]
+        runs = []
+        for kind in _UNORDERED:
+            its_segments = [segment for segment in segments if segment[0] is kind]
+            if its_segments:
+                _, statements, indexes = zip(*its_segments, strict=True)
+                runs.append(Run(kind, _joined(statements), _joined(indexes)))
+        return runs
+
+    def _add(
+        self,
+        kind: Kind,
+        statement: Any,
+        upsert: bool | None = None,
+        collation: Document | None = None,
+        array_filters: Sequence[Document] | None = None,
+        hint: str | Document | None = None,
+        sort: Document | None = None,
+    ) -> None:
+        if upsert is not None:
+            statement["upsert"] = upsert
+        if collation is not None:
+            statement["collation"] = collation
+        if array_filters is not None:
+            statement["arrayFilters"] = array_filters
+        if hint is not None:
+            statement["hint"] = hint
+        if sort is not None:
+            statement["sort"] = sort
+        if kind is not self._kind:
+            self._kind, self._statements = kind, []
+            self._segments.append((kind, self._statements))
+        self._statements.append(statement)
 
 
 def insert_many(
@@ -126,61 +172,29 @@ def bulk_write(
     bypass_document_validation: bool | None,
     comment: Any,
     let: Document | None,
-    add_request: Callable[[Any, Requests], None],
+    add_requests: Callable[[Iterable[Any], Requests], None],
 ) -> Plan[BulkWriteResult]:
     """Plan a ``bulk_write``."""
     validate_list("requests", requests)
     if let is not None:
         validate_is_document_type("let", let)
-    runs, count = _Runs(ordered=ordered), 0
+    collected = Requests()
     for step in _steps(list(requests)):
-        collected = Requests()
-        for request in step:
-            add_request(request, collected)
-        runs.extend(collected.statements)
-        count += len(collected.statements)
+        add_requests(step, collected)
         yield
+    count = collected.count()
     if not count:
         raise InvalidOperation("No operations to execute")
     options = _options(target, ordered, bypass_document_validation, comment, let)
     return Bulk(
         target,
         "bulk_write",
-        runs.made(),
+        collected.runs(ordered=ordered),
         ordered=ordered,
         options=options,
         result=lambda merged: BulkWriteResult(merged, True),
         count=count,
     )
-
-
-class _Runs:
-    """Statements put together by their kinds: those that follow each other, or, unordered, all."""
-
-    def __init__(self, *, ordered: bool) -> None:
-        self._ordered = ordered
-        self._runs: list[tuple[Kind, list[Document], list[int]]] = []
-        self._by_kind: dict[Kind, tuple[Kind, list[Document], list[int]]] = {}
-        self._last: Kind | None = None
-        self._count = 0
-
-    def extend(self, statements: list[tuple[Kind, Document]]) -> None:
-        """Add the next statements."""
-        for kind, statement in statements:
-            if kind not in self._by_kind or (self._ordered and kind is not self._last):
-                self._by_kind[kind] = (kind, [], [])
-                self._runs.append(self._by_kind[kind])
-            self._last = kind
-            _, its_statements, its_indexes = self._by_kind[kind]
-            its_statements.append(statement)
-            its_indexes.append(self._count)
-            self._count += 1
-
-    def made(self) -> list[Run]:
-        """Return the runs in the order in which they are sent."""
-        if not self._ordered:
-            self._runs.sort(key=lambda run: _UNORDERED.index(run[0]))
-        return [Run(*run) for run in self._runs]
 
 
 def _with_ids(documents: Iterable[Any], ids: list[Any]) -> Iterator[Any]:
@@ -221,5 +235,5 @@ def _options(
     return {Kind.INSERT: shared, Kind.UPDATE: with_let, Kind.DELETE: with_let}
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+def _joined(parts: Iterable[Iterable[T]]) -> list[T]:
+    return list(chain.from_iterable(parts))

@@ -21,7 +21,7 @@ from aioretry._bulk_write import BulkWrite
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
 from aioretry._definitions import Definitions
 from aioretry._driver import Command, DocumentT
-from aioretry._motor import AgnosticClientSession, AsyncIOMotorDatabase, Collection, add_request
+from aioretry._motor import AgnosticClientSession, AsyncIOMotorDatabase, Collection, add_requests
 from aioretry._write_path import Write, WritePath
 from aioretry.operation import Operation
 
@@ -386,7 +386,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
             bypass_document_validation,
             comment,
             let,
-            add_request,
+            add_requests,
         )
 
     def update_many(  # type: ignore[override]

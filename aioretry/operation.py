@@ -19,7 +19,7 @@ from aioretry._bulk_write import BulkRun, explain_unplanned
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Command
-from aioretry._motor import add_request
+from aioretry._motor import add_requests
 from aioretry._sessions import SessionLease
 from aioretry._write_path import WritePath, explain, result_of
 from aioretry.deadlines import Deadline, validate_seconds
@@ -184,7 +184,7 @@ class Operation:
         """Send a list of writes; as ``collection.bulk_write()``."""
         return await self._write_bulk(
             lambda target: _plans.bulk_write(
-                target, requests, ordered, bypass_document_validation, comment, let, add_request
+                target, requests, ordered, bypass_document_validation, comment, let, add_requests
             )
         )
 

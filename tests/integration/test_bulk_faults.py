@@ -593,6 +593,30 @@ async def peak_memory(uri, name, count):
     return int(out)
 
 
+class TestWhoLooks:
+    """Listeners and logs show the statements that a server gets, one by one."""
+
+    async def test_a_listener(self, collection, commands):
+        """It finds each document of a command."""
+        await collection.insert_many([{"_id": number, "n": [number]} for number in range(150)])
+        (command,) = commands.sent
+        assert [(n, [n]) for n in range(150)] == [
+            (document["_id"], document["n"]) for document in command["documents"]
+        ]
+
+    async def test_a_log(self, replica_set, collection, stored, caplog):
+        """PyMongo's own log of commands, where somebody switches it on."""
+        async with RetryClient(replica_set.uri) as client:
+            unwatched = client[collection.database.name][collection.name]
+            await unwatched.insert_many([{"_id": number} for number in range(5)])
+            with caplog.at_level("DEBUG", "pymongo.command"):
+                await unwatched.bulk_write([UpdateOne({"_id": n}, INCREMENT) for n in range(5)])
+        messages = [record.getMessage() for record in caplog.records]
+        (started,) = (message for message in messages if "Command started" in message)
+        assert 5 == started.count("$inc")
+        assert [{"_id": number, "n": 1} for number in range(5)] == found_in(stored)
+
+
 async def test_memory_is_bounded_by_the_batch(replica_set, collection):
     """300,000 documents of a generator need hardly more memory than 100,000, one command's."""
     one = await peak_memory(replica_set.uri, collection.name, 100_000)

@@ -11,6 +11,7 @@ from aioretry._bulk_write import BulkWrite
 from aioretry._commands import Target
 from aioretry._coordinator import Coordinator
 from aioretry._driver import AttemptResult, Ending, Limits, ServerKind, ServerView, TopologyView
+from aioretry._motor import encode_documents
 from aioretry._plans import insert_many
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy
@@ -56,7 +57,7 @@ class Driver:
         pass
 
     def attempt(self, loop, call, deliver):
-        call.command.prepare(PAIRS)
+        call.command.prepare(PAIRS, encode_documents)
         call.number.take(call.lease.carry())
         call.token.begin_sending()
         self.sent.put_nowait((call, deliver))

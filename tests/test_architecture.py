@@ -11,9 +11,9 @@ PACKAGE = Path(aioretry.__file__).parent
 
 # A module imports only from modules that stand further up in this list.
 RANKS = [
-    {"errors", "events", "deadlines"},
+    {"errors", "events", "deadlines", "_encoded"},
     {"_verdict", "_transactions", "_driver"},
-    {"_encoded", "_replies", "_sessions", "_selection", "_threads"},
+    {"_replies", "_sessions", "_selection", "_threads"},
     {"_commands", "_motor", "_flight"},
     {"_bulk", "_coordinator"},
     {"_plans", "_write_path"},
@@ -34,6 +34,7 @@ DRIVER_MODULES = {
     "pymongo.collection",
     "pymongo.cursor",
     "pymongo.database",
+    "pymongo.message",
     "pymongo.mongo_client",
     "pymongo.monitoring",
     "pymongo.pool",

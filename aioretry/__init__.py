@@ -8,7 +8,7 @@ A module imports only from lower ones:
     operation                           one operation: session, deadline, history
     _bulk_write  _write_path            what a client's writes have in common
     _plans  _bulk                       arguments, commands and result of bulk operations
-    _coordinator                        the one retry loop: select, attempt, judge, wait
+    _coordinator  _racing               the one retry loop: select, attempt, judge, wait
     _motor  _commands  _flight          the only room that knows the driver; arguments; an attempt
     _selection  _sessions  _replies     waiting for a server; leases; what replies say
     _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
@@ -17,7 +17,8 @@ A module imports only from lower ones:
 ``testing`` is the public test kit; it stands beside this table.
 """
 
-from aioretry.client import RetryClient
+from aioretry._driver import ThreadCounts
+from aioretry.client import RetryClient, thread_counts
 from aioretry.collection import RetryMotorCollection
 from aioretry.database import RetryMotorDatabase
 from aioretry.deadlines import Deadline, deadline
@@ -47,10 +48,12 @@ __all__ = [
     "RetryMotorCollection",
     "RetryMotorDatabase",
     "RetryScheduled",
+    "ThreadCounts",
     "attempts_of",
     "deadline",
     "outcome_of",
     "partial_result_of",
+    "thread_counts",
 ]
 
 __version__ = "0.1.0"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
-from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
+from pymongo.errors import InvalidOperation, PyMongoError, ServerSelectionTimeoutError
 
 from aioretry import _commands, _verdict
 from aioretry._driver import (
@@ -21,6 +21,7 @@ from aioretry._driver import (
     ServerKind,
 )
 from aioretry._flight import Flight, Statement
+from aioretry._racing import Race
 from aioretry._selection import Selection
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
 from aioretry.deadlines import Deadline
@@ -44,6 +45,8 @@ class Coordinator:
         self.loop = loop
         self._policy = policy
         self._selection = Selection(driver, loop)
+        self._race = Race(driver, loop)
+        self._topology_text: tuple[object, str] = (None, "")
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
 
@@ -69,7 +72,17 @@ class Coordinator:
 
     def launch(self, statement: Statement, deliver: Callable[[AttemptResult], None]) -> Flight:
         """Begin an attempt, whose result is delivered on the event loop."""
-        return Flight(self.driver, self.loop, statement, deliver)
+        flight = Flight(self.driver, self.loop, statement, deliver, self._race.remove)
+        self._race.add(flight)
+        return flight
+
+    def close(self, patience: float) -> None:
+        """End what is under way, because the client is closed.
+
+        Args:
+            patience: How long a command that was sent may wait for its answer, in seconds.
+        """
+        self._race.close(patience)
 
     async def execute(
         self, statement: Statement, result: AttemptResult | None = None
@@ -123,23 +136,36 @@ class Coordinator:
             result = None
 
     async def _find_server(self, statement: Statement) -> None:
-        if self.can_launch(statement):
-            return
-        if statement.time_left() <= 0:
-            raise self.too_late(statement) from statement.last_error()
         seconds = min(self._server_selection_timeout, statement.time_left())
-        if await self._selection.wait_for_server(seconds):
-            return
+        ends = self.loop.time() + seconds
+        try:
+            while not self.can_launch(statement):
+                if statement.time_left() <= 0:
+                    raise self.too_late(statement) from statement.last_error()
+                if not await self._selection.wait_for_server(ends - self.loop.time()):
+                    raise self._nobody_found(statement, seconds)
+        except InvalidOperation as exc:  # the client was closed
+            raise exc from statement.last_error()
+
+    def _nobody_found(self, statement: Statement, seconds: float) -> Exception:
         error = statement.last_error()
         if error is None:
             error = ServerSelectionTimeoutError(
                 f"no server that takes writes was found within {seconds:.3g} s; "
-                f"{_nothing_sent(statement)}. "
-                f"Topology: {self.driver.view().source!r}"
+                f"{_nothing_sent(statement)}. Topology: {self._topology()}"
             )
         if statement.time_left() <= 0:
-            raise self.too_late(statement, error) from error
-        raise error
+            late = self.too_late(statement, error)
+            late.__cause__ = error
+            return late
+        return error
+
+    def _topology(self) -> str:
+        # Of thousands that fail together, each wants the same long text.
+        source = self.driver.view().source
+        if self._topology_text[0] is not source:
+            self._topology_text = (source, repr(source))
+        return self._topology_text[1]
 
     async def _attempt(self, statement: Statement) -> AttemptResult:
         landed: asyncio.Future[AttemptResult] = self.loop.create_future()

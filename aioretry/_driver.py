@@ -267,6 +267,23 @@ class TransactionNumber(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadCounts:
+    """How the threads that carry a client's attempts are doing."""
+
+    threads: int
+    """How many threads there are."""
+
+    idle: int
+    """How many of them have nothing to do."""
+
+    queued: int
+    """How many attempts wait for a thread."""
+
+    abandoned: int
+    """How many threads carry an attempt that was given up because its server was deposed."""
+
+
 @dataclass(slots=True)
 class AttemptCall:
     """One attempt to be made."""
@@ -280,8 +297,19 @@ class AttemptCall:
     """Picks the server; called on the attempt's thread, right before it is needed."""
 
     token: Token = field(default_factory=Token)
-    address: Address | None = None
+    server: ServerView | None = None
     """Filled in by the driver once a server is chosen."""
+
+    numbered: bool = False
+    """Whether the command carries a transaction id; filled in with the server."""
+
+    carrier: Any = None
+    """What the driver knows the attempt by."""
+
+    @property
+    def address(self) -> Address | None:
+        """The server that was chosen, or None."""
+        return None if self.server is None else self.server.address
 
 
 class Driver(Protocol):
@@ -306,6 +334,18 @@ class Driver(Protocol):
         Raises:
             InvalidOperation: The client was closed.
         """
+        ...
+
+    def abandon(self, call: AttemptCall) -> bool:
+        """Have an attempt that is sending hold up nobody any more, and end soon.
+
+        Returns:
+            False if it must be waited for: it is ending, or too many were abandoned already.
+        """
+        ...
+
+    def counts(self) -> ThreadCounts:
+        """Return how the threads are doing that carry attempts."""
         ...
 
     def start_probing(self) -> None:

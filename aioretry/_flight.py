@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from pymongo.errors import AutoReconnect, InvalidOperation
+
 from aioretry import _replies
 from aioretry._driver import (
     Address,
@@ -18,6 +20,7 @@ from aioretry._driver import (
     Ending,
     Lease,
     Numbering,
+    ServerView,
 )
 from aioretry._selection import choose
 from aioretry._sessions import CommandNumber
@@ -64,6 +67,7 @@ class Flight:
         loop: Where ``deliver`` is called, unless the flight is abandoned first.
         statement: What is sent.
         deliver: Gets the result.
+        forget: Called when it ends.
     """
 
     def __init__(
@@ -72,11 +76,14 @@ class Flight:
         loop: asyncio.AbstractEventLoop,
         statement: Statement,
         deliver: Callable[[AttemptResult], None],
+        forget: "Callable[[Flight], None]",
     ) -> None:
         self._driver = driver
         self._loop = loop
         self._statement = statement
         self._deliver: Callable[[AttemptResult], None] | None = deliver
+        self._forget = forget
+        self._noted: Attempt | None = None
         self._started = time.time()
         self._timer: asyncio.TimerHandle | None = None
         self._call = AttemptCall(
@@ -91,38 +98,100 @@ class Flight:
         if statement.deadline is not None and statement.deadline.is_limited:
             self._timer = loop.call_later(statement.deadline.remaining(), self._expire)
 
+    @property
+    def server(self) -> ServerView | None:
+        """The server that was chosen, or None."""
+        return self._call.server
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the command carries a transaction id, so that it may be sent again."""
+        return self._call.numbered
+
     def abandon(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered."""
         if self._deliver is not None:
-            self._deliver = None
             self._note(sent=not self._call.token.revoke(), error=reason)
+            self._end()
+
+    def lose_server(self) -> None:
+        """End the attempt because its server takes no more writes, if it need not be waited for."""
+        call = self._call
+        is_sent = not call.token.revoke()
+        if not self._driver.abandon(call) and is_sent:
+            return
+        host, port = call.address or ("", None)
+        error = AutoReconnect(f"{host}:{port}: the server stopped taking writes before it answered")
+        record = self._record(sent=is_sent, error=error)
+        if is_sent:
+            self._finish(AttemptResult(Ending.FAILED, record, call.server, call.numbered))
+        else:
+            self._finish(AttemptResult(Ending.NO_SERVER, record))
+
+    def close(self, patience: float) -> None:
+        """End the attempt because the client is closed: now if it is not sent, or after a while.
+
+        Args:
+            patience: How long an attempt that was sent may go on, in seconds.
+        """
+        if self._call.token.revoke():
+            self._give_up_closed(sent=False)
+        else:
             self._cancel_timer()
+            self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
     def _land(self, result: AttemptResult) -> None:
-        deliver, self._deliver = self._deliver, None
-        if deliver is None:
-            return
+        if self._deliver is None:
+            self._note_late(result)
+        else:
+            self._finish(self._with_error_of_reply(result))
+
+    def _finish(self, result: AttemptResult) -> None:
+        deliver = self._deliver
+        if deliver is not None:
+            if result.record is not None:
+                self._statement.attempts.append(result.record)
+            self._end()
+            deliver(result)
+
+    def _end(self) -> None:
+        self._deliver = None
         self._cancel_timer()
-        result = self._with_error_of_reply(result)
-        if result.record is not None:
-            self._statement.attempts.append(result.record)
-        deliver(result)
+        self._forget(self)
 
     def _expire(self) -> None:
         if self._call.token.revoke():
-            self._land(AttemptResult(Ending.EXPIRED))
+            self._finish(AttemptResult(Ending.EXPIRED))
         else:
             self._timer = self._loop.call_later(_GRACE, self._leave_behind)
 
     def _leave_behind(self) -> None:
         if self._deliver is not None:
+            self._driver.abandon(self._call)
             self._note(sent=True)
-            self._land(AttemptResult(Ending.EXPIRED))
+            self._finish(AttemptResult(Ending.EXPIRED))
+
+    def _give_up_closed(self, *, sent: bool) -> None:
+        if self._deliver is not None:
+            self._driver.abandon(self._call)
+            error = InvalidOperation("the client was closed before the server answered")
+            record = self._record(sent=sent, error=error)
+            self._finish(AttemptResult(Ending.FAILED, record))
 
     def _note(self, *, sent: bool, error: BaseException | None = None) -> None:
+        self._noted = self._record(sent=sent, error=error)
+        self._statement.attempts.append(self._noted)
+
+    def _note_late(self, result: AttemptResult) -> None:
+        # An answer that nobody waits for any more still tells how the write ended.
+        noted, record = self._noted, self._with_error_of_reply(result).record
+        if noted is not None and noted.sent and record is not None:
+            attempts = self._statement.attempts
+            attempts[attempts.index(noted)] = record
+
+    def _record(self, *, sent: bool, error: BaseException | None) -> Attempt:
         duration = time.time() - self._started
-        record = Attempt(self._call.address, self._started, duration, sent, error)
-        self._statement.attempts.append(record)
+        return Attempt(self._call.address, self._started, duration, sent, error)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

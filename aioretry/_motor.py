@@ -29,6 +29,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import (
     ConfigurationError,
+    ConnectionFailure,
     InvalidOperation,
     PyMongoError,
 )
@@ -49,10 +50,11 @@ from aioretry._driver import (
     ServerKind,
     ServerSession,
     ServerView,
+    ThreadCounts,
     TopologyView,
 )
 from aioretry._encoded import EncodedDocuments, with_documents
-from aioretry._threads import ThreadPool
+from aioretry._threads import Job, ThreadPool
 from aioretry._verdict import DEFAULT_MAX_ADAPTIVE_RETRIES, Policy
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
@@ -169,7 +171,20 @@ class MotorDriver:
         if self._closed:
             raise InvalidOperation(_CLOSED)
         context = contextvars.copy_context()
-        self._threads.submit(lambda: context.run(self._carry, loop, call, deliver))
+        call.carrier = carrier = _Carrier(lambda: context.run(self._carry, loop, call, deliver))
+        self._threads.submit(carrier)
+
+    def abandon(self, call: AttemptCall) -> bool:
+        """Let another thread take the place of the one that carries an attempt, and end that."""
+        carrier: _Carrier = call.carrier
+        if not self._threads.abandon(carrier):
+            return False
+        carrier.end()
+        return True
+
+    def counts(self) -> ThreadCounts:
+        """Return how the threads are doing."""
+        return self._threads.counts()
 
     def start_probing(self) -> None:
         """Make the driver look for a server."""
@@ -212,8 +227,8 @@ class MotorDriver:
         try:
             server = self._choose(call)
             _prepare(call, server)
-            numbered = _is_numbered(call, server)
-            call.address = server.address
+            call.numbered = numbered = _is_numbered(call, server)
+            call.server = server
             reply = self._send(call, server, numbered=numbered)
         except _NotSentError as exc:
             return AttemptResult(exc.ending, reason=exc.reason)
@@ -258,19 +273,38 @@ class MotorDriver:
                 # A connection that was opened while its server changed its state believes for good
                 # that there are no sessions, and PyMongo would then write without protection.
                 connection.supports_sessions = connection.supports_sessions or view.has_sessions
-                if _has_time(call.deadline, server) and call.token.begin_sending():
-                    with _admitting(connection, command):
-                        return connection.command(
-                            command.database,
-                            body,
-                            codec_options=command.codec_options,
-                            session=session,
-                            client=delegate,
-                            user_fields=command.user_fields,
-                        )
+                if _has_time(call.deadline, server):
+                    reply = self._exchange(call, connection, body, session)
+                    if reply is not None:
+                        return reply
             raise _NotSentError(Ending.EXPIRED)
         finally:
             call.lease.drop()
+
+    def _exchange(
+        self, call: AttemptCall, connection: Any, body: dict[str, Any], session: object
+    ) -> dict[str, Any] | None:
+        command, carrier = call.command, call.carrier
+        carrier.begin(connection)
+        try:
+            if not call.token.begin_sending():
+                return None
+            with _admitting(connection, command):
+                return connection.command(  # type: ignore[no-any-return]
+                    command.database,
+                    body,
+                    codec_options=command.codec_options,
+                    session=session,
+                    client=self._delegate,
+                    user_fields=command.user_fields,
+                )
+        except ConnectionFailure as exc:
+            if carrier.is_abandoned:
+                # It says nothing of a server that may be well by now; PyMongo must not learn of it.
+                raise _AbandonedError from exc
+            raise
+        finally:
+            carrier.finish()
 
     @property
     def _is_watched(self) -> bool:
@@ -308,6 +342,38 @@ class MotorDriver:
     def _operation_count(self, address: Address) -> int:
         server: Any = self._delegate._get_topology().get_server_by_address(address)
         return 0 if server is None else int(server.pool.operation_count)
+
+
+class _Carrier(Job):
+    """An attempt on its thread; it can be ended from another one while it waits for its answer."""
+
+    __slots__ = ("_connection", "_guard")
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        super().__init__(run)
+        self._guard = threading.Lock()
+        self._connection: Any = None
+
+    def end(self) -> None:
+        """Have the thread give up what it waits for."""
+        with self._guard:
+            if self._connection is not None:
+                self._connection.cancel_context.cancel()
+
+    def begin(self, connection: Any) -> None:
+        """Allow that what is done over a connection is ended."""
+        self._connection = connection
+
+    def finish(self) -> None:
+        """Allow it no longer; the connection may be somebody else's soon."""
+        with self._guard:
+            connection, self._connection = self._connection, None
+        if connection.cancel_context.cancelled:
+            connection.close_conn(None)
+
+
+class _AbandonedError(Exception):
+    """An attempt that nobody waits for any more was ended; never leaves this module."""
 
 
 class _NotSentError(Exception):

@@ -1,6 +1,7 @@
 """Waiting on the event loop for a server that takes writes. Holds no thread and no session."""
 
 import asyncio
+import itertools
 import math
 import random
 
@@ -9,6 +10,7 @@ import anyio
 from aioretry._driver import Address, Driver, ServerView, TopologyView
 
 _LOOK_EVERY = 0.005
+_WOKEN_AT_ONCE = 64
 _SETTLE_FOR = 0.1
 _SETTLE_LOOK_EVERY = 0.002
 
@@ -40,12 +42,12 @@ class Selection:
     def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
         self._driver = driver
         self._loop = loop
-        self._waiting = 0
-        self._arrival = anyio.Event()
+        # In the order in which they came.
+        self._waiting: dict[asyncio.Future[bool], None] = {}
         self._watcher: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} waiting={self._waiting}>"
+        return f"<{type(self).__name__} waiting={len(self._waiting)}>"
 
     def has_server(self) -> bool:
         """Tell whether a server takes writes now."""
@@ -63,16 +65,16 @@ class Selection:
         Raises:
             InvalidOperation: The client was closed.
         """
-        self._waiting += 1
+        woken: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting[woken] = None
         self._ensure_watcher()
+        timer = None if math.isinf(seconds) else self._loop.call_later(seconds, _end, woken)
         try:
-            with anyio.move_on_after(None if math.isinf(seconds) else seconds):
-                while not self.has_server():
-                    await self._arrival.wait()
-                return True
-            return False
+            return await woken
         finally:
-            self._waiting -= 1
+            self._waiting.pop(woken, None)
+            if timer is not None:
+                timer.cancel()
 
     async def settle(self, server: ServerView, version: tuple[object, int] | None) -> bool:
         """Let the driver catch up with what an attempt has just learnt of a server.
@@ -112,9 +114,13 @@ class Selection:
         try:
             while self._waiting:
                 if self._should_wake():
-                    self._arrival.set()
-                    self._arrival = anyio.Event()
-                await asyncio.sleep(_LOOK_EVERY)
+                    # Thousands that wake at once would hold up everybody else.
+                    for woken in list(itertools.islice(self._waiting, _WOKEN_AT_ONCE)):
+                        del self._waiting[woken]
+                        _end(woken, found=True)
+                    await asyncio.sleep(0)
+                else:
+                    await asyncio.sleep(_LOOK_EVERY)
         finally:
             self._driver.stop_probing()
 
@@ -123,3 +129,8 @@ class Selection:
             return self.has_server()
         except Exception:  # noqa: BLE001 - whoever waits meets it too, and can raise it
             return True
+
+
+def _end(woken: asyncio.Future[bool], *, found: bool = False) -> None:
+    if not woken.done():
+        woken.set_result(found)

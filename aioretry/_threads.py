@@ -13,18 +13,36 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from aioretry._driver import ThreadCounts
+
 _IDLE_SECONDS = 30.0
 
-Job = Callable[[], object]
+
+class Job:
+    """Something to be run once by a thread of a pool.
+
+    Args:
+        run: What to call.
+    """
+
+    __slots__ = ("is_abandoned", "is_running", "run")
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self.run = run
+        self.is_running = False
+        self.is_abandoned = False
 
 
 class ThreadPool:
     """Runs jobs on up to a number of daemon threads, which end when they are idle.
 
+    A job may be abandoned while it runs: its thread no longer counts then, and another one may take
+    its place. As many threads may be so away as there are places.
+
     What a job raises is reported as any thread's uncaught exception is.
 
     Args:
-        size: How many threads there may be.
+        size: How many threads there may be, those with abandoned jobs apart.
         name: The name of each.
     """
 
@@ -35,9 +53,15 @@ class ThreadPool:
         self._reset()
 
     def __repr__(self) -> str:
-        return (
-            f"<{type(self).__name__} size={self._size} threads={self._threads} "
-            f"idle={len(self._sleeping)} queued={len(self._jobs)}>"
+        return f"<{type(self).__name__} size={self._size} {self.counts()}>"
+
+    def counts(self) -> ThreadCounts:
+        """Return how many there are of what; a glance, without a lock."""
+        return ThreadCounts(
+            threads=self._threads,
+            idle=len(self._sleeping),
+            queued=len(self._jobs),
+            abandoned=self._abandoned,
         )
 
     def submit(self, job: Job) -> None:
@@ -60,6 +84,22 @@ class ThreadPool:
                     self._jobs.pop()
                     raise
 
+    def abandon(self, job: Job) -> bool:
+        """Have a job that runs hold up nobody any more.
+
+        Returns:
+            False if it does not run, or if there are too many such jobs already.
+        """
+        with self._lock:
+            if not job.is_running or job.is_abandoned or self._abandoned >= self._size:
+                return False
+            job.is_abandoned = True
+            self._abandoned += 1
+            if self._jobs:
+                with contextlib.suppress(RuntimeError):  # no more threads to be had
+                    self._wake_one()
+            return True
+
     def close(self) -> None:
         """Let the threads end once the jobs that were submitted have run; wait for none."""
         with self._lock:
@@ -75,6 +115,7 @@ class ThreadPool:
         self._jobs: deque[Job] = deque()
         self._sleeping: list[threading.Lock] = []
         self._threads = 0
+        self._abandoned = 0
         self._is_waking = False
 
     def _wake_one(self) -> None:
@@ -83,7 +124,7 @@ class ThreadPool:
         if self._sleeping:
             self._is_waking = True
             self._sleeping.pop().release()
-        elif self._threads < self._size:
+        elif self._threads - self._abandoned < self._size:
             thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             thread.start()
             self._is_waking = True
@@ -92,21 +133,28 @@ class ThreadPool:
     def _work(self) -> None:
         bed = threading.Lock()
         bed.acquire()  # released by whoever wakes this thread
-        was_woken = True
-        while (job := self._next_job(bed, was_woken=was_woken)) is not _END:
-            was_woken = job is None
+        last: Job | None = None
+        while (job := self._next_job(bed, last)) is not _END:
+            last = job
             if job is None:
                 if not self._sleep(bed):
                     return
             else:
                 _run(job)
 
-    def _next_job(self, bed: threading.Lock, *, was_woken: bool) -> Job | None:
+    def _next_job(self, bed: threading.Lock, last: Job | None) -> Job | None:
         with self._lock:
-            if was_woken:
+            if last is None:
                 self._is_waking = False
+            else:
+                last.is_running = False
+                self._abandoned -= last.is_abandoned
+            if self._threads - self._abandoned > self._size:  # its place was taken
+                self._threads -= 1
+                return _END
             if self._jobs:
                 job = self._jobs.popleft()
+                job.is_running = True
                 if self._jobs:
                     with contextlib.suppress(RuntimeError):  # no more threads to be had
                         self._wake_one()
@@ -131,11 +179,11 @@ class ThreadPool:
 
 def _run(job: Job) -> None:
     try:
-        job()
+        job.run()
     except BaseException:  # noqa: BLE001 - a thread that ended would be missed for good
         args = (*sys.exc_info(), threading.current_thread())
         threading.excepthook(threading.ExceptHookArgs(args))
 
 
-def _END() -> None:  # noqa: N802
-    """Stands for the end of a thread."""
+_END = Job(lambda: None)
+"""Stands for the end of a thread."""

@@ -1,6 +1,7 @@
 """What a client's writes have in common, from the user's call down to the coordinator."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import anyio
 from pymongo.errors import InvalidOperation
 
 from aioretry._coordinator import Coordinator
-from aioretry._driver import AttemptResult, Command, Driver, Ending, ServerSession
+from aioretry._driver import AttemptResult, Command, Driver, Ending, ServerSession, ThreadCounts
 from aioretry._flight import Flight, Statement
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy, outcome_of_attempts
@@ -70,6 +71,21 @@ class WritePath:
                 hooks=self._hooks,
             )
         return self._coordinator
+
+    def thread_counts(self) -> ThreadCounts:
+        """Return how the threads are doing that carry attempts."""
+        return self._driver.counts()
+
+    def close(self, patience: float) -> None:
+        """End what is under way, because the client is closed; from any thread.
+
+        Args:
+            patience: How long a command that was sent may wait for its answer, in seconds.
+        """
+        coordinator = self._coordinator
+        if coordinator is not None:
+            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits any more
+                coordinator.loop.call_soon_threadsafe(coordinator.close, patience)
 
     def surrounding_deadline(self) -> Deadline | None:
         """Return the nearest of the ``deadline()`` and ``pymongo.timeout()`` blocks, or None."""

@@ -16,7 +16,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor
-from aioretry._driver import DocumentT
+from aioretry._driver import DocumentT, ThreadCounts
 from aioretry._motor import (
     AgnosticClientSession,
     AsyncIOMotorClient,
@@ -30,7 +30,7 @@ from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
 from aioretry.session import RetryMotorClientSession
 
-__all__ = ["RetryClient"]
+__all__ = ["RetryClient", "thread_counts"]
 
 _MAX_ATTEMPTS_AT_ONCE = 32
 _CLOSE_TIMEOUT = 2.0
@@ -205,13 +205,28 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
     def close(self) -> None:
         """Close the connections and end the threads once what they carry has ended.
 
-        Writes that wait for a server end with ``InvalidOperation``. Telling the servers which
-        sessions have ended may block for as long as two seconds if there is no server;
-        ``async with`` does so without blocking the event loop.
+        Writes that were not sent yet end with ``InvalidOperation``; those that were have two more
+        seconds for their answer, and then end so too, with the outcome ``UNKNOWN``. Telling the
+        servers which sessions have ended may block for as long as two seconds if there is no
+        server; ``async with`` does so without blocking the event loop.
         """
         self._driver.close()
+        self._write_path.close(_CLOSE_TIMEOUT)
         with pymongo.timeout(_CLOSE_TIMEOUT):
             self.delegate.close()
+
+
+def thread_counts(client: RetryClient[Any]) -> ThreadCounts:
+    """Tell how the threads are doing that carry a client's attempts.
+
+    Args:
+        client: The client.
+
+    Returns:
+        How many there are, how many of them are idle, how many attempts wait for one, and how many
+        are held up by an attempt that was given up. They are figures of one moment.
+    """
+    return client._write_path.thread_counts()
 
 
 def _callables(hooks: Iterable[Hook]) -> list[Hook]:

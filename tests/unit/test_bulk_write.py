@@ -53,6 +53,9 @@ class Driver:
     def session(self):
         return Session(self.sessions)
 
+    def abandon(self, call):
+        return True
+
     def stop_probing(self):
         pass
 

@@ -10,7 +10,7 @@ from aioretry import Attempt, Outcome, attempts_of, outcome_of
 from aioretry._driver import Limits, ServerKind, ServerView, Token, TopologyView
 from aioretry._selection import choose
 from aioretry._sessions import CommandNumber, SessionLease
-from aioretry._threads import ThreadPool
+from aioretry._threads import Job, ThreadPool
 from aioretry.errors import attach
 
 
@@ -114,7 +114,7 @@ class TestThreads:
                     done.set()
 
         for _ in range(1000):
-            pool.submit(job)
+            pool.submit(Job(job))
         assert done.wait(10)
         assert 1 <= len(names) <= 4
         assert "size=4" in repr(pool)
@@ -125,7 +125,7 @@ class TestThreads:
         pool = ThreadPool(8, "test-pool")
         barrier = threading.Barrier(9)
         for _ in range(8):
-            pool.submit(lambda: barrier.wait(10))
+            pool.submit(Job(lambda: barrier.wait(10)))
         barrier.wait(10)
         pool.close()
 
@@ -141,7 +141,7 @@ class TestThreads:
                     done.set()
 
         submitters = [
-            threading.Thread(target=lambda: [pool.submit(job) for _ in range(200)])
+            threading.Thread(target=lambda: [pool.submit(Job(job)) for _ in range(200)])
             for _ in range(10)
         ]
         for thread in submitters:
@@ -157,7 +157,7 @@ class TestThreads:
         ran = []
         gate = threading.Event()
         for number in range(20):
-            pool.submit(lambda number=number: (gate.wait(10), ran.append(number)))
+            pool.submit(Job(lambda number=number: (gate.wait(10), ran.append(number))))
         pool.close()
         gate.set()
         for thread in threading.enumerate():
@@ -166,7 +166,7 @@ class TestThreads:
                 assert not thread.is_alive()
         assert 20 == len(ran)
         with pytest.raises(RuntimeError, match="closed"):
-            pool.submit(lambda: None)
+            pool.submit(Job(lambda: None))
 
     def test_idle_threads_end(self, monkeypatch):
         """Threads that have nothing to do end, and new ones begin when there is work."""
@@ -174,7 +174,7 @@ class TestThreads:
         pool = ThreadPool(2, "test-idle")
         for _ in range(5):
             done = threading.Event()
-            pool.submit(done.set)
+            pool.submit(Job(done.set))
             assert done.wait(10)
             for thread in threading.enumerate():
                 if thread.name == "test-idle":
@@ -188,7 +188,7 @@ class TestThreads:
         pool = ThreadPool(2, "test-pool")
         for number in range(3000):
             done = threading.Event()
-            pool.submit(done.set)
+            pool.submit(Job(done.set))
             assert done.wait(10), (number, pool)
             threading.Event().wait(0.0001 * (number % 12))
         pool.close()
@@ -198,9 +198,9 @@ class TestThreads:
         for _ in range(300):
             pool = ThreadPool(1, "test-pool")
             first, second = threading.Event(), threading.Event()
-            pool.submit(first.set)
+            pool.submit(Job(first.set))
             first.wait(10)
-            pool.submit(second.set)
+            pool.submit(Job(second.set))
             pool.close()
             assert second.wait(10), pool
 
@@ -215,9 +215,9 @@ class TestThreads:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RuntimeError, match="can't start"):
-                pool.submit(lambda: ran.append("refused"))
+                pool.submit(Job(lambda: ran.append("refused")))
         done = threading.Event()
-        pool.submit(done.set)
+        pool.submit(Job(done.set))
         assert done.wait(10)
         assert [] == ran
         pool.close()
@@ -232,8 +232,8 @@ class TestThreads:
 
         done = threading.Event()
         for _ in range(3):
-            pool.submit(fail)
-        pool.submit(done.set)
+            pool.submit(Job(fail))
+        pool.submit(Job(done.set))
         assert done.wait(10)
         pool.close()
 
@@ -243,12 +243,12 @@ class TestThreads:
         """A forked child does not wait for threads that only its parent has."""
         pool = ThreadPool(1, "test-fork")
         done = threading.Event()
-        pool.submit(done.set)
+        pool.submit(Job(done.set))
         assert done.wait(10)
         child = os.fork()
         if not child:
             again = threading.Event()
-            pool.submit(again.set)
+            pool.submit(Job(again.set))
             os._exit(0 if again.wait(10) else 1)
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         pool.close()

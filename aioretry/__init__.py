@@ -6,7 +6,9 @@ A module imports only from lower ones:
                                         the wrappers around Motor's classes
     _definitions  _overload             what is passed through: overload retries of an old PyMongo
     operation                           one operation: session, deadline, history
-    _bulk_write  _write_path            what a client's writes have in common
+    _write_path                         the parts that the writes of one client share
+    _write  _bulk_write                 a write of one command, and of many
+    _resolution  _running               writes in doubt; what all writes are as futures
     _plans  _bulk                       arguments, commands and result of bulk operations
     _coordinator  _racing               the one retry loop: select, attempt, judge, wait
     _motor  _commands  _flight          the only room that knows the driver; arguments; an attempt
@@ -18,6 +20,7 @@ A module imports only from lower ones:
 """
 
 from aioretry._driver import ThreadCounts
+from aioretry._resolution import resolve
 from aioretry.client import RetryClient, thread_counts
 from aioretry.collection import RetryMotorCollection
 from aioretry.database import RetryMotorDatabase
@@ -27,6 +30,7 @@ from aioretry.errors import (
     DeadlineExceeded,
     Outcome,
     PartialResult,
+    ResolveError,
     attempts_of,
     outcome_of,
     partial_result_of,
@@ -43,6 +47,7 @@ __all__ = [
     "Operation",
     "Outcome",
     "PartialResult",
+    "ResolveError",
     "RetryClient",
     "RetryMotorClientSession",
     "RetryMotorCollection",
@@ -53,6 +58,7 @@ __all__ = [
     "deadline",
     "outcome_of",
     "partial_result_of",
+    "resolve",
     "thread_counts",
 ]
 

@@ -263,10 +263,14 @@ class Bulk(Generic[T]):
         self._note_outcomes(batch, reply, applied, denied)
         self._batch = None
 
+    def take_up(self, batch: Batch) -> None:
+        """Go back to a command that was given up, because an answer to it may come after all."""
+        self._batch = batch
+
     def give_up(self, outcome: Outcome) -> None:
         """Note how the command that is under way ended without an answer."""
         batch, self._batch = self._batch, None
-        if batch is not None and outcome is not Outcome.NOT_APPLIED:
+        if batch is not None:
             for index in batch.indexes:
                 self._outcomes[index] = _CODES[outcome]
 
@@ -307,7 +311,11 @@ class Bulk(Generic[T]):
     def partial_result(self) -> PartialResult:
         """Return what has come of it so far."""
         outcomes = tuple(map(_OUTCOMES.__getitem__, self._outcomes))
-        return PartialResult(BulkWriteResult(self._merged, True), outcomes)
+        merged = {  # a command that is resolved later adds to it
+            name: list(value) if isinstance(value, list) else value
+            for name, value in self._merged.items()
+        }
+        return PartialResult(BulkWriteResult(merged, True), outcomes)
 
     def _fill(self, command: Command[Any], batch: Batch, limits: Limits, encode: Encode) -> None:
         run = self._runs[0]

@@ -8,17 +8,19 @@ from typing import Any, Generic, TypeVar
 from pymongo.errors import OperationFailure, WriteError
 from pymongo.results import BulkWriteResult
 
-from aioretry._bulk import Bulk, no_result
+from aioretry._bulk import Batch, Bulk, no_result
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Address
 from aioretry._flight import Statement
 from aioretry._plans import Plan
 from aioretry._replies import has_retryable_concern_error, says_time_is_over
+from aioretry._resolution import CommandDoubt
+from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
 from aioretry._verdict import LABELS, outcome_of_attempts
-from aioretry._write_path import RunningWrite, tried_for
+from aioretry._write import tried_for
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, Outcome, PartialResult, attach
+from aioretry.errors import Attempt, Outcome, PartialResult, ResolveError, attach
 
 T = TypeVar("T")
 
@@ -73,11 +75,12 @@ class BulkRun(Generic[T]):
         if bulk is None:
             return explain_unplanned(exc)
         tried = "" if statement is None else tried_for(statement)
+        doubt = None
         if statement is not None:
-            self._close(bulk, statement)
+            doubt = self._close(bulk, statement, exc)
         partial_result = bulk.partial_result()
         counts = bulk.counts()
-        attach(exc, _shared(bulk, counts), self.attempts, partial_result)
+        attach(exc, _shared(bulk, counts), self.attempts, partial_result, doubt)
         in_doubt = counts[Outcome.UNKNOWN] > 0
         if statement is not None or in_doubt:
             exc.add_note(_note(bulk, tried, counts))
@@ -108,9 +111,11 @@ class BulkRun(Generic[T]):
             error = bulk.error()
             raise self._coordinator.too_late(statement, error) from error
 
-    def _close(self, bulk: Bulk[T], statement: Statement) -> None:
-        """Note what is known of a command that is given up."""
-        attempts, command = statement.attempts, statement.command
+    def _close(
+        self, bulk: Bulk[T], statement: Statement, exc: BaseException
+    ) -> CommandDoubt[T] | None:
+        """Note what is known of a command that is given up; return what can be resolved of it."""
+        attempts, command, batch = statement.attempts, statement.command, bulk.batch
         bulk.stop_reading()
         answers = [] if bulk.batch is None else list(bulk.batch.answers.values())
         outcome = outcome_of_attempts(
@@ -126,8 +131,45 @@ class BulkRun(Generic[T]):
                 bulk.merge(answers[-1], denied=outcome)
             else:
                 bulk.give_up(outcome)
+                if batch is not None and outcome is Outcome.UNKNOWN:
+                    return CommandDoubt(
+                        self._coordinator,
+                        statement,
+                        result=lambda reply: self._resolve(bulk, statement, batch, reply, exc),
+                        explain=lambda again: self._explain_again(bulk, statement, batch, again),
+                    )
         except Exception:  # noqa: BLE001 - the answer makes no sense
             bulk.give_up(Outcome.UNKNOWN)
+        return None
+
+    def _resolve(
+        self,
+        bulk: Bulk[T],
+        statement: Statement,
+        batch: Batch,
+        reply: Mapping[str, Any],
+        exc: BaseException,
+    ) -> T:
+        """Add an answer that came after the end; return what the user would have awaited.
+
+        Raises:
+            ResolveError: Statements were left that were never sent.
+            OperationFailure: The answers amount to an error.
+        """
+        bulk.take_up(batch)
+        self._merge(bulk, statement, reply)
+        try:
+            return _whole_result(bulk, exc)
+        except Exception as error:
+            self.explain(error)
+            raise
+
+    def _explain_again(
+        self, bulk: Bulk[T], statement: Statement, batch: Batch, exc: BaseException
+    ) -> None:
+        self._statement = statement
+        bulk.take_up(batch)
+        self.explain(exc)
 
     def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:
         bulk.merge(reply, denied=_outcome_of_denied(statement))
@@ -180,6 +222,15 @@ def explain_unplanned(exc: BaseException) -> bool:
     nothing = PartialResult(BulkWriteResult(no_result(), True), ())
     attach(exc, Outcome.NOT_APPLIED, [], nothing)
     return False
+
+
+def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:
+    if bulk.has_more:
+        raise ResolveError(
+            "the command in doubt is resolved, but other statements were never sent: "
+            "partial_result_of() tells each"
+        ) from exc
+    return bulk.result()
 
 
 def _step(plan: Plan[T]) -> Bulk[T] | None:

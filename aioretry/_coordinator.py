@@ -29,8 +29,21 @@ from aioretry.errors import Attempt, DeadlineExceeded, links_of
 from aioretry.events import Hook, RetryScheduled, publish
 
 
+def _deadline(seconds: float | None) -> Deadline | None:
+    return None if seconds is None else Deadline.after(seconds)
+
+
 class Coordinator:
-    """Runs commands until they succeed, fail for good, or run out of time. Bound to one loop."""
+    """Runs commands until they succeed, fail for good, or run out of time. Bound to one loop.
+
+    Args:
+        driver: Makes the attempts.
+        loop: Where everything but the attempts themselves happens.
+        policy: What the client's options say about retries.
+        server_selection_timeout: How long to wait for a server at most, in seconds.
+        hooks: Who is told of retries.
+        deadline: Returns the deadline of an operation that begins now and may take some seconds.
+    """
 
     def __init__(
         self,
@@ -40,9 +53,11 @@ class Coordinator:
         *,
         server_selection_timeout: float,
         hooks: tuple[Hook, ...],
+        deadline: Callable[[float | None], Deadline | None] = _deadline,
     ) -> None:
         self.driver = driver
         self.loop = loop
+        self.deadline = deadline
         self._policy = policy
         self._selection = Selection(driver, loop)
         self._race = Race(driver, loop)
@@ -126,7 +141,9 @@ class Coordinator:
                 case Ending.FAILED:
                     await self._prepare_retry(statement, result)
                 case Ending.INELIGIBLE:
-                    raise _given(statement.last_error())
+                    raise statement.last_error() or InvalidOperation(
+                        "the server that takes writes now knows no transaction ids"
+                    )
                 case Ending.UNPREPARED:
                     raise _given(result.reason)
                 case Ending.EXPIRED:

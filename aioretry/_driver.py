@@ -69,6 +69,9 @@ class ServerView:
     source: object = field(repr=False)
     """The driver's description; another object means that the driver heard from the server."""
 
+    session_minutes: int | None = None
+    """How long the server remembers a session that is not used, in minutes, if that is known."""
+
     @property
     def can_retry_writes(self) -> bool:
         """Whether it takes transaction ids (retryable-writes, "Supported Server Versions")."""
@@ -232,6 +235,14 @@ class ServerSession(Protocol):
         """Take the next transaction number from the session's own counter."""
         ...
 
+    def latest_number(self) -> int:
+        """Return the number that was taken last.
+
+        Raises:
+            InvalidOperation: The session was ended.
+        """
+        ...
+
     def open(self, *, has_sessions: bool) -> Any:
         """Return a session object of the driver over it, for one attempt.
 
@@ -249,6 +260,11 @@ class Lease(Protocol):
 
     turn: anyio.Lock | None
     """Held by the command that uses a session which others may use at the same time."""
+
+    @property
+    def session(self) -> ServerSession | None:
+        """The session, also after the end of the lease; None if no attempt has needed it."""
+        ...
 
     def carry(self) -> ServerSession:
         """Take part in the hold for one attempt; called by the thread that carries it."""

@@ -47,6 +47,11 @@ class Statement:
     number: CommandNumber = field(default_factory=CommandNumber)
     avoid: frozenset[Address] = frozenset()
     attempts: list[Attempt] = field(default_factory=list)
+    began: float | None = None
+    """When the first attempt began, in seconds of the event loop's clock."""
+
+    server: ServerView | None = None
+    """The server of the latest attempt for which one was chosen."""
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""
@@ -94,6 +99,8 @@ class Flight:
             statement.deadline,
             partial(choose, avoid=statement.avoid),
         )
+        if statement.began is None:
+            statement.began = loop.time()
         driver.attempt(loop, self._call, self._land)
         if statement.deadline is not None and statement.deadline.is_limited:
             self._timer = loop.call_later(statement.deadline.remaining(), self._expire)
@@ -156,6 +163,7 @@ class Flight:
 
     def _end(self) -> None:
         self._deliver = None
+        self._statement.server = self._call.server or self._statement.server
         self._cancel_timer()
         self._forget(self)
 

@@ -337,6 +337,7 @@ class MotorDriver:
             ),
             operation_count=partial(self._operation_count, server.address),
             source=server,
+            session_minutes=timeout,
         )
 
     def _operation_count(self, address: Address) -> int:
@@ -525,6 +526,10 @@ class _UserSession:
         """Take the next transaction number of the user's session."""
         return _next_number(self._session)
 
+    def latest_number(self) -> int:
+        """Return the one that was taken last."""
+        return int(_server_session(self._session).transaction_id)
+
     def open(self, *, has_sessions: bool) -> ClientSession:
         """Return the user's session, so that its times advance."""
         del has_sessions  # PyMongo says what is wrong
@@ -548,26 +553,30 @@ class _ImplicitSession:
     def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
         self._delegate = delegate
         self._first = delegate.start_session(causal_consistency=False)
-        self._used = False
+        self._server_session: Any = None
 
     def next_number(self) -> int:
         return _next_number(self._first)
+
+    def latest_number(self) -> int:
+        return int(self._server_session.transaction_id)
 
     def open(self, *, has_sessions: bool) -> ClientSession | None:
         if not has_sessions:
             return None
         # ClientSession objects are not thread-safe, and an attempt that was left behind still has
         # its own: every further one gets another object over the same server session.
-        if not self._used:
-            self._used = True
+        if self._server_session is None:
+            self._server_session = _server_session(self._first)
             return self._first
-        sibling = self._delegate.start_session(causal_consistency=False)
-        sibling._server_session = _server_session(self._first)
-        return sibling
+        sibling: Any = self._delegate.start_session(causal_consistency=False)
+        sibling._server_session = self._server_session
+        return sibling  # type: ignore[no-any-return]
 
     def close(self, *, discard: bool) -> None:
-        if discard:
-            _server_session(self._first).mark_dirty()
+        if discard and self._server_session is not None:
+            # Not pooled, but kept: the command may be sent once more.
+            self._server_session.mark_dirty()
         with contextlib.suppress(InvalidOperation):  # the client was closed
             self._first.end_session()
 

@@ -29,9 +29,15 @@ class SessionLease:
         # Guards the three below: threads carry and drop, the event loop finishes.
         self._lock = threading.Lock()
         self._session: ServerSession | None = None
+        self._opened: ServerSession | None = None
         self._carriers = 0
         self._finished = False
         self._discard = False
+
+    @property
+    def session(self) -> ServerSession | None:
+        """The session, also after the end of the lease; None if no attempt has needed it."""
+        return self._opened
 
     def carry(self) -> ServerSession:
         """Take part in the lease for one attempt.
@@ -43,7 +49,7 @@ class SessionLease:
             if self._finished:
                 raise InvalidOperation("the operation has ended")
             if self._session is None:
-                self._session = self._open_session()
+                self._session = self._opened = self._open_session()
             self._carriers += 1
             return self._session
 
@@ -79,6 +85,19 @@ class CommandNumber:
     def __init__(self) -> None:
         self._number: int | None = None
         self._session: ServerSession | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether there is one."""
+        return self._number is not None
+
+    def is_latest_of(self, session: ServerSession) -> bool:
+        """Tell whether it was taken, and no other from the session's counter after it.
+
+        Raises:
+            InvalidOperation: The session was ended.
+        """
+        return self._number is not None and session.latest_number() == self._number
 
     def take(self, session: ServerSession) -> int:
         """Return the number, taking it from the session's counter the first time.

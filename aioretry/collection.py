@@ -22,7 +22,8 @@ from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Ta
 from aioretry._definitions import Definitions
 from aioretry._driver import Command, DocumentT
 from aioretry._motor import AgnosticClientSession, AsyncIOMotorDatabase, Collection, add_requests
-from aioretry._write_path import Write, WritePath
+from aioretry._write import Write
+from aioretry._write_path import WritePath
 from aioretry.operation import Operation
 
 __all__ = ["RetryMotorCollection"]

@@ -1,11 +1,11 @@
 """What a caller can learn of a write that ended: our exceptions, outcomes and attempts."""
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from pymongo.errors import NetworkTimeout
+from pymongo.errors import InvalidOperation, NetworkTimeout
 from pymongo.results import BulkWriteResult
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "DeadlineExceeded",
     "Outcome",
     "PartialResult",
+    "ResolveError",
     "attempts_of",
     "outcome_of",
     "partial_result_of",
@@ -66,6 +67,26 @@ class DeadlineExceeded(NetworkTimeout):
     """
 
 
+class ResolveError(InvalidOperation):
+    """A write can't be resolved: its outcome is known, or sending it again could write twice.
+
+    Nothing was sent. Or a bulk operation can't be resolved as a whole: its command in doubt is, but
+    others were never sent. ``__cause__`` is the exception that was to be resolved.
+    """
+
+
+class Doubt(Protocol):
+    """A write whose outcome is unknown, as far as its exception has to know it."""
+
+    def why_unresolvable(self) -> str | None:
+        """Return why the write can't be resolved, or None if it can."""
+        ...
+
+    def resolve(self, timeout: float | None) -> Awaitable[Any]:
+        """Send the command once more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PartialResult:
     """What came of an ``insert_many`` or ``bulk_write`` that ended with an error."""
@@ -81,10 +102,13 @@ class PartialResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
+class Report:
+    """What an exception knows of the write that it came out of."""
+
     outcome: Outcome
     attempts: tuple[Attempt, ...]
     partial_result: PartialResult | None
+    doubt: Doubt | None
 
 
 def attach(
@@ -92,9 +116,10 @@ def attach(
     outcome: Outcome,
     attempts: Sequence[Attempt],
     partial_result: PartialResult | None = None,
+    doubt: Doubt | None = None,
 ) -> None:
     """Record on an exception that leaves a write how the write ended."""
-    exc.__dict__[_REPORT] = _Report(outcome, tuple(attempts), partial_result)
+    exc.__dict__[_REPORT] = Report(outcome, tuple(attempts), partial_result, doubt)
 
 
 def outcome_of(exc: BaseException) -> Outcome | None:
@@ -109,7 +134,7 @@ def outcome_of(exc: BaseException) -> Outcome | None:
         ``insert_many`` and ``bulk_write`` it is the one that all statements share; ``UNKNOWN`` if
         they don't share one, and :func:`partial_result_of` tells each.
     """
-    report = _report_of(exc)
+    report = report_of(exc)
     return None if report is None else report.outcome
 
 
@@ -123,7 +148,7 @@ def attempts_of(exc: BaseException) -> tuple[Attempt, ...]:
         The attempts of the write, oldest first; empty if nothing was tried or if the exception has
         nothing to do with a write of this library.
     """
-    report = _report_of(exc)
+    report = report_of(exc)
     return () if report is None else report.attempts
 
 
@@ -137,14 +162,15 @@ def partial_result_of(exc: BaseException) -> PartialResult | None:
         The partial result, or None if the exception does not come from an ``insert_many`` or
         ``bulk_write`` of this library.
     """
-    report = _report_of(exc)
+    report = report_of(exc)
     return None if report is None else report.partial_result
 
 
-def _report_of(exc: BaseException) -> _Report | None:
+def report_of(exc: BaseException) -> Report | None:
+    """Return what is recorded on an exception or on one that it came from."""
     for link in links_of(exc):
         report = link.__dict__.get(_REPORT)
-        if isinstance(report, _Report):
+        if isinstance(report, Report):
             return report
     return None
 

@@ -21,7 +21,8 @@ from aioretry._coordinator import Coordinator
 from aioretry._driver import Command
 from aioretry._motor import add_requests
 from aioretry._sessions import SessionLease
-from aioretry._write_path import WritePath, explain, result_of
+from aioretry._write import explain, result_of
+from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, validate_seconds
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome
 
@@ -315,7 +316,9 @@ class Operation:
             statement = coordinator.statement(build(self._target), lease, deadline)
             reply = await coordinator.execute(statement)
         except BaseException as exc:
-            self._end_lease_after(exc, in_doubt=explain(exc, statement) is Outcome.UNKNOWN)
+            self._end_lease_after(
+                exc, in_doubt=explain(exc, statement, coordinator) is Outcome.UNKNOWN
+            )
             raise
         else:
             result: T = result_of(statement, reply)

@@ -30,7 +30,7 @@ from aioretry._driver import (
 from aioretry._selection import Selection
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy
-from aioretry._write_path import Write
+from aioretry._write import Write
 from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
 
@@ -52,6 +52,9 @@ class Session:
 
     def next_number(self):
         self.number += 1
+        return self.number
+
+    def latest_number(self):
         return self.number
 
     def open(self, *, has_sessions):

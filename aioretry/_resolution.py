@@ -1,0 +1,174 @@
+"""Resolving a write whose outcome is unknown."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from pymongo.errors import InvalidOperation
+
+from aioretry._coordinator import Coordinator
+from aioretry._driver import Numbering, ServerSession
+from aioretry._flight import Statement
+from aioretry._running import RunningWrite
+from aioretry._sessions import SessionLease
+from aioretry.deadlines import Deadline, validate_seconds
+from aioretry.errors import Outcome, ResolveError, report_of
+
+T = TypeVar("T")
+
+# A server remembers a transaction id for 30 minutes, or for as long as it remembers a session.
+_TRUSTED_MINUTES = 25.0
+_TRUSTED_PART = 5 / 6
+
+WITHOUT_ID = "it was sent without a transaction id, so that sending it again could write twice"
+
+
+class CommandDoubt(Generic[T]):
+    """A command whose outcome is unknown, and what it takes to send it once more.
+
+    Args:
+        coordinator: What it was executed by.
+        statement: The command; its attempts are added to.
+        result: Turns a reply into what the user awaits.
+        explain: Says on an exception how the write ended after all.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        statement: Statement,
+        *,
+        result: Callable[[Mapping[str, Any]], T],
+        explain: Callable[[BaseException], object],
+    ) -> None:
+        self.statement = statement
+        self.result = result
+        self.explain = explain
+        self._coordinator = coordinator
+
+    def why_unresolvable(self) -> str | None:
+        """Return why the command can't be sent once more, or None if it can."""
+        statement, session = self.statement, self.statement.lease.session
+        if session is None or not statement.number.is_taken or statement.began is None:
+            return WITHOUT_ID
+        server = statement.server
+        trusted = trusted_seconds(None if server is None else server.session_minutes)
+        age = self._coordinator.loop.time() - statement.began
+        if age >= trusted:
+            return (
+                f"the server may have forgotten it: the first attempt began {age:.0f} s ago, and "
+                f"its transaction id can be relied on for {trusted:.0f} s"
+            )
+        try:
+            is_latest = statement.number.is_latest_of(session)
+        except InvalidOperation:
+            return "its session was ended"
+        if not is_latest:
+            return (
+                "its session was used for another write since, and a server remembers only the "
+                "latest write of a session"
+            )
+        return None
+
+    def resolve(self, timeout: float | None) -> "Resolving[T]":
+        """Send the command once more.
+
+        Args:
+            timeout: How long this may take, in seconds, or None.
+        """
+        return Resolving(self, self._coordinator, self._coordinator.deadline(timeout))
+
+
+class Resolving(RunningWrite[T]):
+    """A command that is sent once more, because nobody knows how it ended."""
+
+    def __init__(
+        self, doubt: CommandDoubt[T], coordinator: Coordinator, deadline: Deadline | None
+    ) -> None:
+        super().__init__(coordinator.loop)
+        self._doubt = doubt
+        old = doubt.statement
+        self._lease = SessionLease(lambda: _given(old.lease.session), old.lease.turn)
+        known = next((each.reply for each in old.attempts if each.reply is not None), None)
+        if known is not None:  # it came after the write had ended
+            self._succeed(known)
+            return
+        body = {name: value for name, value in old.command.body.items() if name != "writeConcern"}
+        statement = coordinator.statement(replace(old.command, body=body), self._lease, deadline)
+        statement.numbering = Numbering.REQUIRED
+        statement.number, statement.attempts = old.number, old.attempts
+        statement.began = old.began
+        self._run(coordinator.execute(statement))
+
+    def _succeed(self, value: Any) -> None:
+        self._lease.finish(discard=True)
+        try:
+            result = self._doubt.result(value)
+        except Exception as exc:  # noqa: BLE001 - raised where it is awaited
+            self.set_exception(exc)
+        else:
+            self.set_result(result)
+
+    def _settle(self, exc: BaseException) -> None:
+        self._doubt.explain(exc)
+        self._lease.finish(discard=True)
+
+
+def trusted_seconds(session_minutes: float | None) -> float:
+    """Return for how long a server remembers a transaction id for sure, in seconds.
+
+    Args:
+        session_minutes: How long it remembers a session that is not used, if that is known.
+    """
+    if session_minutes is None:
+        return _TRUSTED_MINUTES * 60
+    return min(_TRUSTED_MINUTES, session_minutes * _TRUSTED_PART) * 60
+
+
+async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+    """Find out how a write ended whose outcome is unknown, and apply it if it is not applied yet.
+
+    The same command is sent once more with the same transaction id, by which the server knows
+    whether it has executed it. Whatever had happened, it is applied once. It may be applied only
+    now, after writes that were made later.
+
+    Args:
+        exc: As for :func:`outcome_of`; its outcome is ``UNKNOWN``.
+        timeout: How long this may take, in seconds, with retries as often as time allows. None
+            means the surrounding deadline, else the client's ``timeoutMS``, else one retry.
+
+    Returns:
+        What the write would have returned.
+
+    Raises:
+        ResolveError: Nothing was sent: the exception does not come from a write of this library,
+            the outcome is known, the write had no transaction id (such as ``update_many``), its
+            session was used for another write since, or the server may have forgotten the id: it
+            remembers it for some 30 minutes, and this function counts on 25 from the first attempt,
+            or five sixths of ``logicalSessionTimeoutMinutes`` if that is less. Or the write was a
+            bulk operation whose command in doubt is resolved now, and others of which were never
+            sent: :func:`partial_result_of` tells of each statement.
+        PyMongoError: What came of it this time. :func:`outcome_of` tells the outcome; if that is
+            still ``UNKNOWN``, this exception can be resolved in its turn.
+        TypeError: ``timeout`` is not a number.
+        ValueError: ``timeout`` is negative or NaN.
+    """
+    seconds = validate_seconds("timeout", timeout)
+    report = report_of(exc)
+    if report is None:
+        raise ResolveError(
+            "exc must be an exception that came out of a write of aioretry, "
+            f"not {type(exc).__name__}"
+        ) from exc
+    if report.outcome is not Outcome.UNKNOWN:
+        raise ResolveError(f"the outcome is known: {report.outcome.value}") from exc
+    reason = WITHOUT_ID if report.doubt is None else report.doubt.why_unresolvable()
+    if report.doubt is None or reason is not None:
+        raise ResolveError(f"the write can't be resolved: {reason}") from exc
+    return await report.doubt.resolve(seconds)
+
+
+def _given(session: ServerSession | None) -> ServerSession:
+    if session is None:
+        raise AssertionError("a transaction id without a session")
+    return session

@@ -1,0 +1,90 @@
+"""What the writes of a client have in common as futures."""
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class RunningWrite(asyncio.Future[T]):
+    """A write that is under way, whether or not anybody awaits it.
+
+    Args:
+        loop: The client's event loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled_error: asyncio.CancelledError | None = None
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel the write: nothing more is sent for it."""
+        if self.done():
+            return False
+        if self._task is not None:
+            return self._task.cancel(msg)
+        error = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+        self._abandon(error)
+        self._settle(error)
+        self._cancelled_error = error
+        return super().cancel(msg)
+
+    def result(self) -> T:
+        """Return what the write gave, or raise what it ended with."""
+        if self._cancelled_error is not None:
+            raise self._cancelled_error
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        """Return what the write ended with, or None."""
+        if self._cancelled_error is not None:
+            raise self._cancelled_error
+        return super().exception()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            yield from super().__await__()
+        return self.result()
+
+    __iter__ = __await__
+
+    def _make_cancelled_error(self) -> asyncio.CancelledError:
+        # What asyncio.gather() raises; it is to answer outcome_of() too.
+        return self._cancelled_error or asyncio.CancelledError()
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._task = self.get_loop().create_task(coroutine)
+        # Not a step of the task: one that is cancelled before it begins takes no step.
+        self._task.add_done_callback(self._end_with)
+
+    def _end_with(self, task: asyncio.Task[Any]) -> None:
+        self._task = None
+        try:
+            value = task.result()
+        except asyncio.CancelledError as exc:
+            self._settle(exc)
+            self._cancelled_error = exc
+            super().cancel()
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
+            self._fail(exc)
+        else:
+            self._succeed(value)
+
+    def _fail(self, exc: Exception) -> None:
+        self._settle(exc)
+        if isinstance(exc, StopIteration):  # a future can't hold it
+            raise exc
+        self.set_exception(exc)
+
+    def _abandon(self, reason: BaseException) -> None:
+        """Give up what is under way outside a task."""
+
+    def _succeed(self, value: Any) -> None:
+        """End with what the task gave."""
+        raise NotImplementedError
+
+    def _settle(self, exc: BaseException) -> None:
+        """Give back what the write holds, and say on the exception how it ended."""
+        raise NotImplementedError

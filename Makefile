@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
 
-.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy format clean
+.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench        throughput beside Motor and PyMongo's AsyncMongoClient"
 	@echo "make bench-bulk   insert_many and bulk_write beside Motor"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
+	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
 	@echo "make format       format and sort imports"
 
 $(STAMP): pyproject.toml
@@ -48,6 +49,9 @@ bench-bulk: $(STAMP)
 
 bench-proxy: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.proxy $(ARGS)
+
+bench-failovers: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.failovers $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)

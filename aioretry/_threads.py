@@ -178,12 +178,17 @@ class ThreadPool:
 
 
 def _run(job: Job) -> None:
+    run, job.run = job.run, _nothing  # its thread knows the job for longer than it takes
     try:
-        job.run()
+        run()
     except BaseException:  # noqa: BLE001 - a thread that ended would be missed for good
         args = (*sys.exc_info(), threading.current_thread())
         threading.excepthook(threading.ExceptHookArgs(args))
 
 
-_END = Job(lambda: None)
+def _nothing() -> None:
+    """Has been done."""
+
+
+_END = Job(_nothing)
 """Stands for the end of a thread."""

@@ -1,0 +1,114 @@
+"""How it is measured: quantiles, pauses, and a process that watches itself."""
+
+import asyncio
+import contextlib
+import math
+import statistics
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+Figures = dict[str, object]
+"""What a scenario came to, by names that end in their units; `wrong` lists what must not be."""
+
+_UNITS = {"s": "s", "ms": "ms", "kib": "KiB"}
+_LOOK_EVERY = 0.01
+_STATUS = Path("/proc/self/status")
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all values does not exceed; NaN if there are none."""
+    if not values:
+        return math.nan
+    if len(values) == 1:
+        return values[0]
+    parts = 1000
+    return statistics.quantiles(values, n=parts, method="inclusive")[round(share * parts) - 1]
+
+
+def longest_pause(times: Iterable[float], since: float, until: float) -> float:
+    """The longest time between two of these moments, or between one and an end of the span."""
+    inside = [since, *sorted(moment for moment in times if since < moment < until), until]
+    return max(later - earlier for earlier, later in pairwise(inside))
+
+
+def label(name: str) -> str:
+    """The name of a figure for people: `longest_pause_s` is `longest pause, s`."""
+    *words, last = name.split("_")
+    if last in _UNITS:
+        return f"{' '.join(words)}, {_UNITS[last]}"
+    return " ".join([*words, last])
+
+
+def shown(value: object) -> str:
+    """A figure for people."""
+    if isinstance(value, float):
+        return "-" if math.isnan(value) else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{number} {name}" for name, number in value.items()) or "0"
+    return str(value)
+
+
+def resident_kib() -> float:
+    """The memory that this process holds (RSS, as Linux tells it); NaN elsewhere."""
+    return _status("VmRSS:")
+
+
+def thread_count() -> int:
+    """How many threads this process has, those that Python does not know included."""
+    counted = _status("Threads:")
+    return threading.active_count() if math.isnan(counted) else int(counted)
+
+
+def _status(name: str) -> float:
+    with contextlib.suppress(FileNotFoundError):
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith(name):
+                return float(line.split()[1])
+    return math.nan
+
+
+@dataclass
+class Watch:
+    """What the process itself was seen to do."""
+
+    longest_stall: float = 0.0
+    """How much too late the event loop came to a task that had slept, in seconds, at worst."""
+
+    most_threads: int = 0
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+    """When each look came, in monotonic seconds, and how much too late."""
+
+    def longest_stall_in(self, since: float, until: float) -> float:
+        """The longest stall that ended in a span of monotonic time, in seconds."""
+        return max((late for when, late in self.stalls if since <= when <= until), default=0.0)
+
+
+@contextlib.asynccontextmanager
+async def watched() -> AsyncIterator[Watch]:
+    """Watch the event loop and the threads while the block runs."""
+    watch = Watch()
+
+    async def look() -> None:
+        looks = 0
+        while True:
+            begun = time.monotonic()
+            await asyncio.sleep(_LOOK_EVERY)
+            now = time.monotonic()
+            late = now - begun - _LOOK_EVERY
+            watch.stalls.append((now, late))
+            watch.longest_stall = max(watch.longest_stall, late)
+            if looks % 5 == 0:
+                watch.most_threads = max(watch.most_threads, thread_count())
+            looks += 1
+
+    task = asyncio.create_task(look())
+    try:
+        yield watch
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

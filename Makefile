@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
 
-.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers format clean
+.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers chaos \
+	format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -15,6 +16,7 @@ help:
 	@echo "make bench-bulk   insert_many and bulk_write beside Motor"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
+	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
 	@echo "make format       format and sort imports"
 
 $(STAMP): pyproject.toml
@@ -52,6 +54,9 @@ bench-proxy: $(STAMP)
 
 bench-failovers: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.failovers $(ARGS)
+
+chaos: $(STAMP)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)

@@ -1,7 +1,7 @@
 """A bulk operation under way: its commands, one after the other."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -52,7 +52,8 @@ class BulkRun(Generic[T]):
         self._statement: Statement | None = None
         self._ended: list[Attempt] = []
         self._avoid: frozenset[Address] = frozenset()
-        self._bulk = _step(plan)
+        self._count = 0
+        self._bulk = self._step()
 
     @property
     def attempts(self) -> list[Attempt]:
@@ -63,7 +64,7 @@ class BulkRun(Generic[T]):
         """Send all commands; return what the user awaits."""
         while self._bulk is None:
             await asyncio.sleep(0)
-            self._bulk = _step(self._plan)
+            self._bulk = self._step()
         bulk = self._bulk
         while bulk.has_more:
             await self._send_next(bulk)
@@ -73,7 +74,7 @@ class BulkRun(Generic[T]):
         """Say on an exception how the operation ended; return whether any of it is in doubt."""
         statement, bulk = self._statement, self._bulk
         if bulk is None:
-            return explain_unplanned(exc)
+            return explain_unplanned(exc, self._count)
         tried = "" if statement is None else tried_for(statement)
         doubt = None
         if statement is not None:
@@ -85,6 +86,14 @@ class BulkRun(Generic[T]):
         if statement is not None or in_doubt:
             exc.add_note(_note(bulk, tried, counts))
         return in_doubt
+
+    def _step(self) -> Bulk[T] | None:
+        try:
+            self._count = next(self._plan)
+        except StopIteration as stop:
+            bulk: Bulk[T] = stop.value
+            return bulk
+        return None
 
     async def _send_next(self, bulk: Bulk[T]) -> None:
         command = bulk.next_command()
@@ -207,6 +216,9 @@ class BulkWrite(RunningWrite[T]):
             return
         self._run(self._bulk_run.run())
 
+    def _attempts(self) -> Sequence[Attempt]:
+        return [] if self._bulk_run is None else self._bulk_run.attempts
+
     def _succeed(self, value: T) -> None:
         self._lease.finish(discard=False)
         self.set_result(value)
@@ -217,9 +229,15 @@ class BulkWrite(RunningWrite[T]):
         self._lease.finish(discard=in_doubt)
 
 
-def explain_unplanned(exc: BaseException) -> bool:
-    """Say on an exception that a bulk operation has done nothing; return False."""
-    nothing = PartialResult(BulkWriteResult(no_result(), True), ())
+def explain_unplanned(exc: BaseException, count: int = 0) -> bool:
+    """Say on an exception that a bulk operation has done nothing; return False.
+
+    Args:
+        exc: The exception.
+        count: How many statements there are, if that is known.
+    """
+    outcomes = (Outcome.NOT_APPLIED,) * count
+    nothing = PartialResult(BulkWriteResult(no_result(), True), outcomes)
     attach(exc, Outcome.NOT_APPLIED, [], nothing)
     return False
 
@@ -231,15 +249,6 @@ def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:
             "partial_result_of() tells each"
         ) from exc
     return bulk.result()
-
-
-def _step(plan: Plan[T]) -> Bulk[T] | None:
-    try:
-        next(plan)
-    except StopIteration as stop:
-        bulk: Bulk[T] = stop.value
-        return bulk
-    return None
 
 
 def _ends_the_whole(statement: Statement, reply: Mapping[str, Any]) -> bool:

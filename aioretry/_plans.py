@@ -20,8 +20,11 @@ from aioretry._commands import Document, Target
 
 T = TypeVar("T")
 
-Plan: TypeAlias = Generator[None, None, Bulk[T]]
-"""Makes a bulk operation, in steps between which the event loop is free to run others."""
+Plan: TypeAlias = Generator[int, None, Bulk[T]]
+"""Makes a bulk operation, in steps between which the event loop is free to run others.
+
+Each step tells how many statements there will be.
+"""
 
 _CHECKED_AT_ONCE = 500
 _UNORDERED = [Kind.INSERT, Kind.UPDATE, Kind.DELETE]
@@ -149,7 +152,7 @@ def insert_many(
         statements = []
         for step in _steps(list(documents)):
             statements += _with_ids(step, ids)
-            yield
+            yield len(documents)
         count = len(statements)
     else:
         statements, count = _with_ids(documents, ids), 0
@@ -181,7 +184,7 @@ def bulk_write(
     collected = Requests()
     for step in _steps(list(requests)):
         add_requests(step, collected)
-        yield
+        yield len(requests)
     count = collected.count()
     if not count:
         raise InvalidOperation("No operations to execute")

@@ -1,6 +1,6 @@
 """Resolving a write whose outcome is unknown."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +12,7 @@ from aioretry._flight import Statement
 from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
 from aioretry.deadlines import Deadline, validate_seconds
-from aioretry.errors import Outcome, ResolveError, report_of
+from aioretry.errors import Attempt, Outcome, ResolveError, report_of
 
 T = TypeVar("T")
 
@@ -99,6 +99,9 @@ class Resolving(RunningWrite[T]):
         statement.number, statement.attempts = old.number, old.attempts
         statement.began = old.began
         self._run(coordinator.execute(statement))
+
+    def _attempts(self) -> Sequence[Attempt]:
+        return self._doubt.statement.attempts
 
     def _succeed(self, value: Any) -> None:
         self._lease.finish(discard=True)

@@ -1,8 +1,10 @@
 """What the writes of a client have in common as futures."""
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
+
+from aioretry.errors import Attempt, Outcome, attach, copy_report
 
 T = TypeVar("T")
 
@@ -45,7 +47,12 @@ class RunningWrite(asyncio.Future[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
-            yield from super().__await__()
+            try:
+                yield from super().__await__()
+            except asyncio.CancelledError as exc:
+                if self.done() and exc is not self._cancelled_error:
+                    self._tell(exc)
+                raise
         return self.result()
 
     __iter__ = __await__
@@ -77,6 +84,18 @@ class RunningWrite(asyncio.Future[T]):
         if isinstance(exc, StopIteration):  # a future can't hold it
             raise exc
         self.set_exception(exc)
+
+    def _tell(self, exc: BaseException) -> None:
+        """Say on a cancellation how the write ended that whoever was cancelled awaited."""
+        error = self._cancelled_error or self.exception()
+        if error is None:
+            attach(exc, Outcome.APPLIED, self._attempts())
+        else:
+            copy_report(error, exc)
+
+    def _attempts(self) -> Sequence[Attempt]:
+        """Return what was tried for the write."""
+        raise NotImplementedError
 
     def _abandon(self, reason: BaseException) -> None:
         """Give up what is under way outside a task."""

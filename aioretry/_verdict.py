@@ -162,7 +162,7 @@ class RetryState:
             What to do.
         """
         self._remember(failure)
-        if math.isfinite(time_left) and code_of(failure.error) == MAX_TIME_EXPIRED:
+        if math.isfinite(time_left) and _says_time_is_over(failure.error):
             return GiveUp(failure.error, timed_out=True)
         if says_no_retryable_writes(failure.error):
             return GiveUp(no_retryable_writes(failure.error))
@@ -265,6 +265,11 @@ def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
         and error.code is not None
         and error.code not in RETRYABLE_CODES | {MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
     )
+
+
+def _says_time_is_over(error: Exception) -> bool:
+    # Under a deadline, what is left of it is how long PyMongo waits for a free connection.
+    return code_of(error) == MAX_TIME_EXPIRED or isinstance(error, WaitQueueTimeoutError)
 
 
 def _has(error: BaseException, label: str) -> bool:

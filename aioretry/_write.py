@@ -1,6 +1,6 @@
 """A write of one command, from the user's call down to the coordinator."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -49,6 +49,9 @@ class Write(RunningWrite[T]):
     def _abandon(self, reason: BaseException) -> None:
         if self._flight is not None:
             self._flight.abandon(reason)
+
+    def _attempts(self) -> Sequence[Attempt]:
+        return [] if self._statement is None else self._statement.attempts
 
     def _land(self, result: AttemptResult) -> None:
         self._flight = None

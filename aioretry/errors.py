@@ -122,6 +122,13 @@ def attach(
     exc.__dict__[_REPORT] = Report(outcome, tuple(attempts), partial_result, doubt)
 
 
+def copy_report(source: BaseException, target: BaseException) -> None:
+    """Have an exception know of the write what another one knows."""
+    report = report_of(source)
+    if report is not None:
+        target.__dict__[_REPORT] = report
+
+
 def outcome_of(exc: BaseException) -> Outcome | None:
     """Tell how the write that raised this exception ended.
 

@@ -140,7 +140,7 @@ class TestCommands:
         """Every make command of the README is a target, and stands alone on its line."""
         lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
         commands = [line for line in lines if line.startswith("make ")]
-        assert {"make demo", "make test", "make bench"} == set(commands)
+        assert {"make demo", "make test", "make bench", "make chaos"} == set(commands)
         makefile = (ROOT / "Makefile").read_text()
         for command in commands:
             assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)

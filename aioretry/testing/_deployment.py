@@ -104,6 +104,19 @@ class Deployment(Running):
         """
         await to_thread.run_sync(self._cluster.restart, self._server(member))
 
+    async def shut_down(self, member: Member) -> None:
+        """Ask a server to shut down, as an operator would, and wait until it is gone.
+
+        A primary steps down first. One that is dead is left so; a frozen one has to be thawed
+        before.
+
+        Raises:
+            CommandFailedError: it refused.
+            MongodStartError: it did not end within a minute.
+            OSError: it did not answer.
+        """
+        await to_thread.run_sync(self._server(member).stop)
+
     async def freeze(self, member: Member) -> None:
         """Stop a server with SIGSTOP: its connections stay open, and nothing answers.
 

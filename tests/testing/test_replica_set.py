@@ -82,6 +82,20 @@ async def test_restart_of_a_running_member(servers: ReplicaSet) -> None:
     assert pid != member.pid
 
 
+async def test_shut_down(servers: ReplicaSet) -> None:
+    """A server that is shut down ends cleanly, is dead to all, and can be started again."""
+    primary = await servers.primary()
+
+    await servers.shut_down(primary)
+    await servers.shut_down(primary)
+
+    assert MemberState.DEAD is primary.state
+    assert "mongod shutdown complete" in primary.log.read_text()
+    await servers.wait_for_primary(other_than=primary)
+    await servers.restart(primary)
+    assert MemberState.RUNNING is primary.state
+
+
 async def test_freeze_and_thaw(servers: ReplicaSet) -> None:
     """A frozen primary is replaced, is no obstacle to finding the new one, and can be thawed."""
     old = await servers.primary()

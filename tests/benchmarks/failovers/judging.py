@@ -2,18 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import aioretry
-from aioretry import Outcome, outcome_of
+from aioretry import Outcome, outcome_of, resolve
 from aioretry.testing import Ledger, LedgerError, ReplicaSet
 from tests.benchmarks.failovers.clients import Kind
 from tests.benchmarks.failovers.measuring import Figures
 from tests.benchmarks.failovers.servers import marks
-
-Resolve = Callable[..., Awaitable[object]]
 
 _RESOLVE_WITHIN = 30.0
 _RESOLVE_AT_ONCE = 50

@@ -1,0 +1,72 @@
+"""The clients that are compared: how each is opened, given a deadline, and asked for outcomes."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import pymongo
+from motor.motor_asyncio import AsyncIOMotorClient
+
+from aioretry import (
+    Outcome,
+    PartialResult,
+    RetryClient,
+    deadline,
+    outcome_of,
+    partial_result_of,
+    resolve,
+)
+
+Client = AsyncIOMotorClient[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the clients."""
+
+    name: str
+    open: Callable[..., Client]
+    limit: Callable[[float], AbstractContextManager[object]]
+    """Gives a block that sets the deadline of a write, in seconds."""
+
+    outcome_of: Callable[[BaseException], Outcome | None]
+    partial_result_of: Callable[[BaseException], PartialResult | None]
+    resolve: Callable[..., Awaitable[Any]] | None
+    """Finds out what became of a write; None where that can't be done."""
+
+    tells: bool
+    """Whether each driver error has to say what became of the write."""
+
+    def connect(self, uri: str, timeout: float) -> Client:
+        """Open a client whose acknowledged writes are safe from elections.
+
+        Args:
+            uri: Of the set.
+            timeout: The deadline of the writes, in seconds.
+        """
+        return self.open(
+            uri,
+            w="majority",
+            journal=True,
+            appName="chaos",
+            serverSelectionTimeoutMS=int(max(30.0, timeout) * 1000),
+        )
+
+
+def _nothing(_exc: BaseException) -> None:
+    return None
+
+
+OURS = Side(
+    "aioretry",
+    RetryClient,
+    deadline,
+    outcome_of,
+    partial_result_of,
+    resolve,
+    tells=True,
+)
+MOTOR = Side(
+    "Motor", AsyncIOMotorClient, pymongo.timeout, _nothing, _nothing, resolve=None, tells=False
+)

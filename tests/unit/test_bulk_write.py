@@ -81,9 +81,8 @@ async def driver():
     return Driver()
 
 
-@pytest.fixture
-async def write(driver):
-    """An insert_many of three commands."""
+def begin(driver):
+    """Begin an insert_many of three commands."""
     coordinator = Coordinator(
         driver, asyncio.get_running_loop(), Policy(), server_selection_timeout=1.0, hooks=()
     )
@@ -94,6 +93,12 @@ async def write(driver):
         SessionLease(driver.session),
         None,
     )
+
+
+@pytest.fixture
+async def write(driver):
+    """An insert_many of three commands."""
+    return begin(driver)
 
 
 async def test_success(driver, write):
@@ -130,6 +135,16 @@ async def test_cancelled_when_the_answer_is_there_already(driver, write, reply, 
     assert UNKNOWN is outcome_of(caught.value)
     assert 2 == len(attempts_of(caught.value))
     assert driver.sent.empty()
+
+
+async def test_cancelled_while_it_is_planned(driver):
+    """Cancelled before anything was sent: each statement is told of."""
+    write = begin(driver)
+    write.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await write
+    assert (NOT_APPLIED,) * 6 == partial_result_of(caught.value).outcomes
+    assert NOT_APPLIED is outcome_of(caught.value)
 
 
 async def test_cancelled_between_commands(driver, write):

@@ -131,6 +131,8 @@ class TestRetrying:
             ExecutionTimeout("x", 50, {}),
             WTimeoutError("x", 50, {}),
             WriteError("x", 50, {}),
+            # Under a deadline, a free connection is awaited for what is left of it.
+            WaitQueueTimeoutError("x"),
         ):
             assert judge(state(under_deadline=True), failure(error), 5) == GiveUp(
                 error, timed_out=True

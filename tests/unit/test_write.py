@@ -390,6 +390,38 @@ class TestCancelling:
             await write
         assert outcome_of(caught.value) is Outcome.APPLIED
 
+    @pytest.mark.parametrize(
+        ("step", "expected"),
+        [({"ok": 1, "n": 1}, Outcome.APPLIED), (WriteError("no", 121), Outcome.NOT_APPLIED)],
+        ids=["success", "error"],
+    )
+    async def test_of_whoever_awaits_a_write_that_has_just_ended(self, step, expected):
+        """The cancellation that arrives instead of the write's own end tells that end."""
+        driver = Driver("hold")
+        write = begin(driver)
+        caught = []
+
+        async def user():
+            try:
+                await write
+            except asyncio.CancelledError as exc:
+                caught.append(exc)
+
+        task = asyncio.create_task(user())
+        while not driver.held:
+            await asyncio.sleep(0)
+        ((call, deliver),) = driver.held
+        await asyncio.sleep(0)
+        deliver(driver.fly(call, step))
+        for _ in range(5):
+            if not write.done():
+                await asyncio.sleep(0)
+        task.cancel()
+        await task
+        (exc,) = caught
+        assert expected is outcome_of(exc)
+        assert 1 == len(attempts_of(exc))
+
     async def test_by_asyncio_timeout(self):
         """asyncio.timeout() gives a TimeoutError that still answers."""
         driver = Driver("hold")

@@ -149,6 +149,9 @@ class Batch:
     answers: dict[OperationFailure, Mapping[str, Any]] = field(default_factory=dict)
     """The replies that were taken for errors, so that the command may be sent again; in order."""
 
+    is_merged: bool = False
+    """Whether an answer to it is a part of the result."""
+
     def error_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         """Return the error in a reply that could have the command sent again, or None."""
         error = retryable_error_in(reply)
@@ -261,6 +264,7 @@ class Bulk(Generic[T]):
             merged["writeConcernErrors"].append(concern_error)
         applied = Outcome.APPLIED if concern_error is None else Outcome.UNKNOWN
         self._note_outcomes(batch, reply, applied, denied)
+        batch.is_merged = True
         self._batch = None
 
     def take_up(self, batch: Batch) -> None:

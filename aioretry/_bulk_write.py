@@ -165,8 +165,9 @@ class BulkRun(Generic[T]):
             ResolveError: Statements were left that were never sent.
             OperationFailure: The answers amount to an error.
         """
-        bulk.take_up(batch)
-        self._merge(bulk, statement, reply)
+        if not batch.is_merged:  # it may be resolved twice
+            bulk.take_up(batch)
+            self._merge(bulk, statement, reply)
         try:
             return _whole_result(bulk, exc)
         except Exception as error:
@@ -176,8 +177,9 @@ class BulkRun(Generic[T]):
     def _explain_again(
         self, bulk: Bulk[T], statement: Statement, batch: Batch, exc: BaseException
     ) -> None:
-        self._statement = statement
-        bulk.take_up(batch)
+        if not batch.is_merged:
+            self._statement = statement
+            bulk.take_up(batch)
         self.explain(exc)
 
     def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from aioretry._flight import Statement
 from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
 from aioretry.deadlines import Deadline, validate_seconds
-from aioretry.errors import Attempt, Outcome, ResolveError, report_of
+from aioretry.errors import Attempt, Outcome, Report, ResolveError, report_of
 
 T = TypeVar("T")
 
@@ -21,6 +21,7 @@ _TRUSTED_MINUTES = 25.0
 _TRUSTED_PART = 5 / 6
 
 WITHOUT_ID = "it was sent without a transaction id, so that sending it again could write twice"
+_TOLD_EACH = "partial_result_of() tells how each statement ended"
 
 
 class CommandDoubt(Generic[T]):
@@ -51,9 +52,7 @@ class CommandDoubt(Generic[T]):
         statement, session = self.statement, self.statement.lease.session
         if session is None or not statement.number.is_taken or statement.began is None:
             return WITHOUT_ID
-        server = statement.server
-        trusted = trusted_seconds(None if server is None else server.session_minutes)
-        age = self._coordinator.loop.time() - statement.began
+        age, trusted = self._age(statement.began), self._trusted()
         if age >= trusted:
             return (
                 f"the server may have forgotten it: the first attempt began {age:.0f} s ago, and "
@@ -76,7 +75,19 @@ class CommandDoubt(Generic[T]):
         Args:
             timeout: How long this may take, in seconds, or None.
         """
-        return Resolving(self, self._coordinator, self._coordinator.deadline(timeout))
+        deadline = self._coordinator.deadline(timeout)
+        if deadline is not None and self.statement.began is not None:
+            # Its retries must not come later than it could begin.
+            left = self._trusted() - self._age(self.statement.began)
+            deadline = Deadline.after(left).nearer(deadline)
+        return Resolving(self, self._coordinator, deadline)
+
+    def _age(self, began: float) -> float:
+        return self._coordinator.loop.time() - began
+
+    def _trusted(self) -> float:
+        server = self.statement.server
+        return trusted_seconds(None if server is None else server.session_minutes)
 
 
 class Resolving(RunningWrite[T]):
@@ -138,7 +149,8 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
     Args:
         exc: As for :func:`outcome_of`; its outcome is ``UNKNOWN``.
         timeout: How long this may take, in seconds, with retries as often as time allows. None
-            means the surrounding deadline, else the client's ``timeoutMS``, else one retry.
+            means the surrounding deadline, else the client's ``timeoutMS``, else one retry. It ends
+            in any case when the server may have forgotten the id.
 
     Returns:
         What the write would have returned.
@@ -165,10 +177,19 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
         ) from exc
     if report.outcome is not Outcome.UNKNOWN:
         raise ResolveError(f"the outcome is known: {report.outcome.value}") from exc
-    reason = WITHOUT_ID if report.doubt is None else report.doubt.why_unresolvable()
+    reason = _why_no_doubt(report) if report.doubt is None else report.doubt.why_unresolvable()
     if report.doubt is None or reason is not None:
         raise ResolveError(f"the write can't be resolved: {reason}") from exc
     return await report.doubt.resolve(seconds)
+
+
+def _why_no_doubt(report: Report) -> str:
+    partial_result = report.partial_result
+    if partial_result is None:
+        return WITHOUT_ID
+    if Outcome.UNKNOWN in partial_result.outcomes:
+        return f"each of its commands was answered; {_TOLD_EACH}"
+    return f"none of its statements is in doubt; {_TOLD_EACH}"
 
 
 def _given(session: ServerSession | None) -> ServerSession:

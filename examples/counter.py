@@ -1,4 +1,4 @@
-"""Count events from many tasks at once, each under a deadline.
+"""Count events from many tasks at once, each under a deadline, and find out about those in doubt.
 
 python examples/counter.py "mongodb://localhost/?replicaSet=rs0"
 """
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome, RetryClient, RetryMotorCollection, deadline, outcome_of
+from aioretry import Outcome, RetryClient, RetryMotorCollection, deadline, outcome_of, resolve
 
 DURABLE = WriteConcern(w="majority", j=True)
 
@@ -20,6 +20,16 @@ async def count_one(events: RetryMotorCollection, day: str) -> Outcome | None:
     try:
         async with deadline(20.0):
             await events.update_one({"_id": day}, {"$inc": {"counter": 1}}, upsert=True)
+    except PyMongoError as exc:
+        if outcome_of(exc) is not Outcome.UNKNOWN:
+            return outcome_of(exc)
+        return await find_out(exc)
+    return Outcome.APPLIED
+
+
+async def find_out(doubt: PyMongoError) -> Outcome | None:
+    try:
+        await resolve(doubt, timeout=60.0)
     except PyMongoError as exc:
         return outcome_of(exc)
     return Outcome.APPLIED

@@ -159,7 +159,7 @@ class Coordinator:
             while not self.can_launch(statement):
                 if statement.time_left() <= 0:
                     raise self.too_late(statement) from statement.last_error()
-                if not await self._selection.wait_for_server(ends - self.loop.time()):
+                if not await self._selection.wait_for_server(ends):
                     raise self._nobody_found(statement, seconds)
         except InvalidOperation as exc:  # the client was closed
             raise exc from statement.last_error()

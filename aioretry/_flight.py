@@ -116,14 +116,20 @@ class Flight:
         return self._call.numbered
 
     def abandon(self, reason: BaseException) -> None:
-        """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered."""
+        """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
+
+        It is forgotten when it lands: its thread has to be freed if the server is deposed.
+        """
         if self._deliver is not None:
             self._note(sent=not self._call.token.revoke(), error=reason)
-            self._end()
+            self._fall_silent()
 
     def lose_server(self) -> None:
         """End the attempt because its server takes no more writes, if it need not be waited for."""
         call = self._call
+        if self._deliver is None:
+            self._free_thread()
+            return
         is_sent = not call.token.revoke()
         if not self._driver.abandon(call) and is_sent:
             return
@@ -150,6 +156,8 @@ class Flight:
     def _land(self, result: AttemptResult) -> None:
         if self._deliver is None:
             self._note_late(result)
+            self._cancel_timer()
+            self._forget(self)
         else:
             self._finish(self._with_error_of_reply(result))
 
@@ -162,10 +170,17 @@ class Flight:
             deliver(result)
 
     def _end(self) -> None:
+        self._fall_silent()
+        self._forget(self)
+
+    def _free_thread(self) -> None:
+        if self._driver.abandon(self._call):
+            self._forget(self)
+
+    def _fall_silent(self) -> None:
         self._deliver = None
         self._statement.server = self._call.server or self._statement.server
         self._cancel_timer()
-        self._forget(self)
 
     def _expire(self) -> None:
         if self._call.token.revoke():
@@ -180,7 +195,9 @@ class Flight:
             self._finish(AttemptResult(Ending.EXPIRED))
 
     def _give_up_closed(self, *, sent: bool) -> None:
-        if self._deliver is not None:
+        if self._deliver is None:
+            self._free_thread()
+        else:
             self._driver.abandon(self._call)
             error = InvalidOperation("the client was closed before the server answered")
             record = self._record(sent=sent, error=error)

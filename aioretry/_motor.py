@@ -225,10 +225,10 @@ class MotorDriver:
         numbered = False
         reply, error = None, None
         try:
-            server = self._choose(call)
+            # Told at once: while a large command is prepared its server may be deposed.
+            call.server = server = self._choose(call)
             _prepare(call, server)
             call.numbered = numbered = _is_numbered(call, server)
-            call.server = server
             reply = self._send(call, server, numbered=numbered)
         except _NotSentError as exc:
             return AttemptResult(exc.ending, reason=exc.reason)

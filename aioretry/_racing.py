@@ -26,6 +26,7 @@ class Race:
         self._doubted: dict[Flight, float] = {}
         self._seen: object = None
         self._was_news = False
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -42,7 +43,10 @@ class Race:
         self._flights.pop(flight, None)
 
     def close(self, patience: float) -> None:
-        """Give up what is not sent yet now, and the rest some seconds later."""
+        """Give up what is not sent yet now, and the rest some seconds after the first call."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         for flight in list(self._flights):
             flight.close(patience)
 

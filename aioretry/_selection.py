@@ -53,11 +53,12 @@ class Selection:
         """Tell whether a server takes writes now."""
         return bool(self._driver.view().writable)
 
-    async def wait_for_server(self, seconds: float) -> bool:
+    async def wait_for_server(self, until: float) -> bool:
         """Wait until a server takes writes.
 
         Args:
-            seconds: How long to wait at most; infinity waits without end.
+            until: When to end waiting, in seconds of the event loop's clock; infinity waits without
+                end. Those who wait in vain fail in the order of these.
 
         Returns:
             False if the time was over first.
@@ -68,7 +69,7 @@ class Selection:
         woken: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[woken] = None
         self._ensure_watcher()
-        timer = None if math.isinf(seconds) else self._loop.call_later(seconds, _end, woken)
+        timer = None if math.isinf(until) else self._loop.call_at(until, _end, woken)
         try:
             return await woken
         finally:

@@ -71,8 +71,7 @@ class ThreadPool:
             RuntimeError: The pool was closed, or there is no thread and none can be started; the
                 job will not run.
         """
-        if self._process != os.getpid():  # a forked child has none of these threads
-            self._reset()
+        self._notice_fork()
         with self._lock:
             if self._closed:
                 raise RuntimeError("the pool is closed")
@@ -90,6 +89,7 @@ class ThreadPool:
         Returns:
             False if it does not run, or if there are too many such jobs already.
         """
+        self._notice_fork()
         with self._lock:
             if not job.is_running or job.is_abandoned or self._abandoned >= self._size:
                 return False
@@ -102,11 +102,17 @@ class ThreadPool:
 
     def close(self) -> None:
         """Let the threads end once the jobs that were submitted have run; wait for none."""
+        self._notice_fork()
         with self._lock:
             self._closed = True
             for sleeper in self._sleeping:
                 sleeper.release()
             self._sleeping.clear()
+
+    def _notice_fork(self) -> None:
+        # A forked child has none of these threads; one of them may have held the lock.
+        if self._process != os.getpid():
+            self._reset()
 
     def _reset(self) -> None:
         self._process = os.getpid()

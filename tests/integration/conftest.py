@@ -1,5 +1,8 @@
 """Fixtures of several integration tests: what a client sends, sessions, and Motor beside ours."""
 
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -96,3 +99,28 @@ async def motor(replica_set):
         client = AsyncIOMotorClient(replica_set.uri)
     yield client
     client.close()
+
+
+@pytest.fixture
+def run_script():
+    """Run a script in a process of its own, where every warning is an error; give its output.
+
+    It must end by itself, well, and without a word of complaint.
+    """
+
+    def run(script, *arguments, ignoring=()):
+        options = [f"-Wignore:{text}" for text in ignoring]
+        ended = subprocess.run(
+            [sys.executable, "-Werror", *options, "-c", script, *arguments],
+            env={**os.environ, "PYTHONASYNCIODEBUG": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        complaints = ("Warning", "Traceback", "ignored in", "never retrieved", "destroyed", "Fatal")
+        assert 0 == ended.returncode, ended.stderr
+        assert not any(word in ended.stderr for word in complaints), ended.stderr
+        return ended.stdout
+
+    return run

@@ -1,13 +1,15 @@
 """Sessions, threads, selection and errors, each by itself."""
 
 import os
+import signal
 import threading
+import time
 
 import pytest
 from pymongo.errors import InvalidOperation
 
 from aioretry import Attempt, Outcome, attempts_of, outcome_of
-from aioretry._driver import Limits, ServerKind, ServerView, Token, TopologyView
+from aioretry._driver import Limits, ServerKind, ServerView, ThreadCounts, Token, TopologyView
 from aioretry._selection import choose
 from aioretry._sessions import CommandNumber, SessionLease
 from aioretry._threads import Job, ThreadPool
@@ -251,6 +253,155 @@ class TestThreads:
             pool.submit(Job(again.set))
             os._exit(0 if again.wait(10) else 1)
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        pool.close()
+
+
+class Held(Job):
+    """A job that runs until it is told to end."""
+
+    def __init__(self):
+        super().__init__(self.hold)
+        self.began = threading.Event()
+        self.gate = threading.Event()
+
+    def hold(self):
+        self.began.set()
+        assert self.gate.wait(30)
+
+
+def held_by(pool, count):
+    """Jobs that run in a pool, each on a thread of its own."""
+    jobs = [Held() for _ in range(count)]
+    for job in jobs:
+        pool.submit(job)
+    for job in jobs:
+        assert job.began.wait(10)
+    return jobs
+
+
+def wait_for_threads(name, count):
+    """Wait until a pool has no more than so many threads."""
+    ends = time.monotonic() + 30
+    while count < sum(thread.name == name for thread in threading.enumerate()):
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+class TestAbandoning:
+    def test_frees_its_place(self):
+        """What waited for the place of an abandoned job runs; the surplus thread ends after."""
+        pool = ThreadPool(1, "test-freed")
+        (old,) = held_by(pool, 1)
+        new = Held()
+        pool.submit(new)
+        assert ThreadCounts(threads=1, idle=0, queued=1, abandoned=0) == pool.counts()
+        assert pool.abandon(old)
+        assert new.began.wait(10)
+        assert ThreadCounts(threads=2, idle=0, queued=0, abandoned=1) == pool.counts()
+        old.gate.set()
+        wait_for_threads("test-freed", 1)
+        assert ThreadCounts(threads=1, idle=0, queued=0, abandoned=0) == pool.counts()
+        new.gate.set()
+        held_by(pool, 1)[0].gate.set()
+        assert 1 == pool.counts().threads
+        pool.close()
+        wait_for_threads("test-freed", 0)
+
+    def test_if_nobody_took_its_place(self):
+        """Its thread goes on with other jobs when it has ended."""
+        pool = ThreadPool(1, "test-untaken")
+        (job,) = held_by(pool, 1)
+        assert pool.abandon(job)
+        job.gate.set()
+        held_by(pool, 1)[0].gate.set()
+        assert (1, 0) == (pool.counts().threads, pool.counts().abandoned)
+        pool.close()
+        wait_for_threads("test-untaken", 0)
+
+    def test_is_bounded(self):
+        """As many jobs may be abandoned as there are places; then a place has to come back."""
+        pool = ThreadPool(2, "test-bounded")
+        first = held_by(pool, 2)
+        assert [True, True] == [pool.abandon(job) for job in first]
+        second = held_by(pool, 2)
+        assert [False, False] == [pool.abandon(job) for job in second]
+        assert ThreadCounts(threads=4, idle=0, queued=0, abandoned=2) == pool.counts()
+        first[0].gate.set()
+        wait_for_threads("test-bounded", 3)
+        assert [True, False] == [pool.abandon(job) for job in second]
+        for job in first + second:
+            job.gate.set()
+        pool.close()
+        wait_for_threads("test-bounded", 0)
+        assert 0 == pool.counts().abandoned
+
+    def test_only_what_runs(self):
+        """A job that is queued, has ended or was abandoned already is not abandoned."""
+        pool = ThreadPool(1, "test-running")
+        (job,) = held_by(pool, 1)
+        queued = Held()
+        pool.submit(queued)
+        assert not pool.abandon(queued)
+        assert pool.abandon(job)
+        assert not pool.abandon(job)
+        for one in (job, queued):
+            one.gate.set()
+        pool.close()
+        wait_for_threads("test-running", 0)
+        assert [False, False, False] == [pool.abandon(one) for one in (job, queued, Held())]
+        assert ThreadCounts(threads=0, idle=0, queued=0, abandoned=0) == pool.counts()
+
+    def test_closing_meanwhile(self):
+        """close() waits for no abandoned job; what is queued behind one runs."""
+        pool = ThreadPool(1, "test-closed")
+        (job,) = held_by(pool, 1)
+        queued = Held()
+        pool.submit(queued)
+        pool.close()
+        assert pool.abandon(job)
+        assert queued.began.wait(10)
+        for one in (job, queued):
+            one.gate.set()
+        wait_for_threads("test-closed", 0)
+
+    def test_without_another_thread_to_be_had(self, monkeypatch):
+        """What is queued then runs when the abandoned job has ended after all."""
+        pool = ThreadPool(1, "test-pool")
+        (job,) = held_by(pool, 1)
+        queued = Held()
+        pool.submit(queued)
+
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            assert pool.abandon(job)
+        assert not queued.began.is_set()
+        job.gate.set()
+        assert queued.began.wait(10)
+        queued.gate.set()
+        pool.close()
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork()")
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_forked_child_has_none(self):
+        """A child begins with a pool of its own, even if a thread held the lock at that moment."""
+        pool = ThreadPool(1, "test-fork")
+        (job,) = held_by(pool, 1)
+        assert pool.abandon(job)
+        with pool._lock:
+            child = os.fork()
+            if not child:
+                signal.alarm(30)
+                inherited = pool.abandon(job)
+                (own,) = held_by(pool, 1)
+                pool.close()
+                own.gate.set()
+                os._exit(0 if not inherited and not pool.counts().abandoned else 1)
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert 1 == pool.counts().abandoned
+        job.gate.set()
         pool.close()
 
 

@@ -479,6 +479,60 @@ class TestCancelling:
         assert [False, False] == [call.token.begin_sending() for call, _ in driver.held]
 
 
+class TestDeposed:
+    """The race itself is tested in test_racing.py."""
+
+    async def send(self, driver, at):
+        """Let the attempt that is held reach its server, and depose that."""
+        while not driver.held:
+            await asyncio.sleep(0.001)
+        ((call, deliver),) = driver.held
+        driver.held.clear()
+        call.server, call.numbered = driver.topology.writable[at], True
+        call.taken = call.number.take(call.lease.carry())
+        assert call.token.begin_sending()
+        driver.set_servers(server(B if at == A else A))
+        return call, deliver
+
+    async def test_the_next_server_gets_it(self):
+        """It is sent again with the same number, and what the first one says late is dropped."""
+        driver = Driver("hold", "hold")
+        write = begin(driver)
+        lost, late = await self.send(driver, A)
+        while not driver.held:
+            await asyncio.sleep(0.001)
+        late(AttemptResult(Ending.REPLIED, Attempt(A, 0, 0, True, None, OK), server(), True))
+        await asyncio.sleep(0)
+        assert not write.done()
+        ((call, deliver),) = driver.held
+        deliver(driver.fly(call, OK))
+        assert 7 == (await write).inserted_id
+        assert lost.taken == call.taken
+        assert [] == driver.sessions
+        lost.lease.drop()
+        assert ["pooled"] == driver.sessions
+
+    async def test_it_is_the_one_retry(self):
+        """Without a deadline a second deposed server ends the write."""
+        driver = Driver("hold", "hold")
+        write = begin(driver)
+        for address in (A, B):
+            await self.send(driver, address)
+        with anyio.fail_after(30), pytest.raises(AutoReconnect, match="stopped taking") as caught:
+            await write
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert [A, B] == [attempt.address for attempt in attempts_of(caught.value)]
+
+    async def test_under_a_deadline_it_is_one_of_many(self):
+        """With a deadline the write goes on until a server answers."""
+        driver = Driver(*["hold"] * 4, OK)
+        write = begin(driver, deadline=Deadline.after(60))
+        for address in (A, B, A, B):
+            await self.send(driver, address)
+        await write
+        assert 1 == len({call.taken for call in driver.calls})
+
+
 class Path:
     """What an operation needs of a client."""
 

@@ -1,0 +1,395 @@
+"""Attempts raced against the topology, over a scripted driver and a clock of the test's own."""
+
+from dataclasses import replace
+
+import pytest
+from bson.codec_options import CodecOptions
+from pymongo.errors import AutoReconnect, InvalidOperation
+from pymongo.write_concern import WriteConcern
+
+from aioretry import Attempt
+from aioretry._commands import Target, insert_one
+from aioretry._driver import (
+    AttemptResult,
+    Ending,
+    Limits,
+    Numbering,
+    ServerKind,
+    ServerView,
+    TopologyView,
+)
+from aioretry._flight import Flight, Statement
+from aioretry._racing import Race
+from aioretry._sessions import SessionLease
+
+A, B = ("a", 1), ("b", 1)
+LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
+LOOK_EVERY = 0.05
+
+
+def server(address=A, process=None):
+    """A server that takes writes; with a process id, if one is given."""
+    version = None if process is None else (process, 0)
+    return ServerView(
+        address, ServerKind.PRIMARY, 17, True, version, 0.0, LIMITS, lambda: 0, object()
+    )
+
+
+class Timer:
+    """Something that a loop calls when its time has come."""
+
+    def __init__(self, loop, when, callback, args):
+        self.loop, self.when = loop, when
+        self.call = lambda: callback(*args)
+
+    def cancel(self):
+        if self in self.loop.timers:
+            self.loop.timers.remove(self)
+
+
+class Loop:
+    """An event loop whose time passes when it is told to."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.timers = []
+
+    def time(self):
+        return self.now
+
+    def call_later(self, delay, callback, *args):
+        timer = Timer(self, self.now + delay, callback, args)
+        self.timers.append(timer)
+        return timer
+
+    def pass_by(self, seconds):
+        """Let time pass, and call what is due in it."""
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer.when <= end]:
+            timer = min(due, key=lambda one: one.when)
+            self.timers.remove(timer)
+            self.now = timer.when
+            timer.call()
+        self.now = end
+
+
+class Driver:
+    """Knows the servers that it is told of, and lets so many attempts be abandoned."""
+
+    def __init__(self, *servers):
+        self.calls = []
+        self.abandoned = []
+        self.bound = 100
+        self.views = 0
+        self.error = None
+        self.know(*servers)
+
+    def know(self, *servers):
+        self.topology = TopologyView({one.address: one for one in servers}, 0.015, object())
+
+    def view(self):
+        self.views += 1
+        if self.error is not None:
+            raise self.error
+        return self.topology
+
+    def attempt(self, loop, call, deliver):
+        self.calls.append((call, deliver))
+
+    def abandon(self, call):
+        if len(self.abandoned) >= self.bound:
+            return False
+        self.abandoned.append(call)
+        return True
+
+
+class Sky:
+    """A race, and the attempts in it."""
+
+    def __init__(self, *servers):
+        self.loop = Loop()
+        self.driver = Driver(*servers)
+        self.race = Race(self.driver, self.loop)
+        self.results = []
+
+    def launch(self, at=A, *, sent=True, numbered=True):
+        """Begin an attempt, and let it choose a server, if it is to get so far, and send."""
+        lease = SessionLease(lambda: None)
+        command = insert_one(TARGET, {"_id": 7}, None, None)
+        self.statement = Statement(command, lease, None, Numbering.IF_SUPPORTED)
+        flight = Flight(
+            self.driver, self.loop, self.statement, self.results.append, self.race.remove
+        )
+        self.race.add(flight)
+        call, self.land = self.driver.calls[-1]
+        if at is not None:
+            call.server = self.driver.topology.writable[at]
+            call.numbered = numbered
+        if sent:
+            assert call.token.begin_sending()
+        return flight
+
+    def seconds_until_the_end(self, most=60.0):
+        """Let time pass until an attempt ends, and return how much."""
+        started = self.loop.now
+        while not self.results:
+            assert self.loop.now - started < most, "it never ended"
+            self.loop.pass_by(0.01)
+        return self.loop.now - started
+
+
+def applied(call):
+    """What a server's late answer makes of an attempt."""
+    record = Attempt(call.address, 0.0, 0.0, True, None, {"ok": 1, "n": 1})
+    return AttemptResult(Ending.REPLIED, record, call.server, True)
+
+
+class TestGivenUp:
+    @pytest.mark.parametrize("numbered", [True, False])
+    def test_replaced_by_another_server(self, numbered):
+        """After a short grace it ends as a network error that may have been applied."""
+        sky = Sky(server(A))
+        sky.launch(numbered=numbered)
+        sky.loop.pass_by(10)
+        assert [] == sky.results
+        sky.driver.know(server(B))
+        assert 0.1 <= sky.seconds_until_the_end() <= 0.1 + 2 * LOOK_EVERY + 0.02
+        (result,) = sky.results
+        assert (Ending.FAILED, numbered) == (result.ending, result.numbered)
+        assert (A, True) == (result.record.address, result.record.sent)
+        assert isinstance(result.record.error, AutoReconnect)
+        assert "a:1: the server stopped taking writes" in str(result.record.error)
+        assert [result.record] == sky.statement.attempts
+        assert [sky.driver.calls[0][0]] == sky.driver.abandoned
+
+    def test_while_there_is_no_other_server(self):
+        """It has more time for its answer, but not without end."""
+        sky = Sky(server(A))
+        sky.launch()
+        sky.driver.know()
+        assert 1.0 <= sky.seconds_until_the_end() <= 1.0 + 2 * LOOK_EVERY + 0.02
+        assert Ending.FAILED is sky.results[0].ending
+
+    def test_without_a_number_only_if_there_is_another_server(self):
+        """What can't be sent again waits as long as nobody else takes writes."""
+        sky = Sky(server(A))
+        sky.launch(numbered=False)
+        sky.driver.know()
+        sky.loop.pass_by(30)
+        assert [] == sky.results
+        sky.driver.know(server(B))
+        assert sky.seconds_until_the_end() <= 2 * LOOK_EVERY + 0.02
+
+    def test_another_process_under_the_same_address(self):
+        """A server that was started anew does not answer what its predecessor was asked."""
+        sky = Sky(server(A, process=1))
+        sky.launch()
+        sky.driver.know(server(A, process=2))
+        sky.seconds_until_the_end()
+        assert Ending.FAILED is sky.results[0].ending
+
+    @pytest.mark.parametrize(("before", "after"), [(1, 1), (None, 2), (1, None)])
+    def test_a_server_that_only_told_news_is_waited_for(self, before, after):
+        """Another description of the same process, or of one without an id, is no reason."""
+        sky = Sky(server(A, process=before))
+        sky.launch()
+        for _ in range(5):
+            sky.driver.know(server(A, process=after))
+            sky.loop.pass_by(10)
+        assert [] == sky.results
+
+    def test_one_of_two_routers(self):
+        """Only the attempts at the router that is unknown now end."""
+        sky = Sky(server(A), server(B))
+        sky.launch(A)
+        sky.launch(B)
+        sky.driver.know(server(B))
+        sky.loop.pass_by(30)
+        assert [A] == [result.record.address for result in sky.results]
+
+    def test_before_it_was_sent(self):
+        """It ends at once as if no server had been there, and is not sent any more."""
+        sky = Sky(server(A))
+        sky.launch(sent=False)
+        sky.driver.know(server(B))
+        sky.seconds_until_the_end()
+        (result,) = sky.results
+        assert (Ending.NO_SERVER, False) == (result.ending, result.record.sent)
+        assert not sky.driver.calls[0][0].token.begin_sending()
+
+    def test_with_no_server_yet(self):
+        """What waits for a thread chooses its server later."""
+        sky = Sky(server(A))
+        sky.launch(at=None, sent=False)
+        sky.driver.know(server(B))
+        sky.loop.pass_by(30)
+        assert [] == sky.results
+        assert sky.driver.calls[0][0].token.begin_sending()
+
+    def test_one_that_began_with_the_view_before(self):
+        """An attempt that tells its server only after the first look at the news is met, too."""
+        sky = Sky(server(A))
+        sky.launch(at=None, sent=False)
+        old = sky.driver.topology.writable[A]
+        sky.driver.know(server(B))
+        sky.loop.pass_by(LOOK_EVERY * 1.1)
+        call = sky.driver.calls[0][0]
+        call.server, call.numbered = old, True
+        assert call.token.begin_sending()
+        sky.seconds_until_the_end(1)
+
+    def test_doubts_begin_anew(self):
+        """A server that is back before the grace is over has all of it again the next time."""
+        sky = Sky(server(A))
+        sky.launch()
+        for _ in range(10):
+            sky.driver.know()
+            sky.loop.pass_by(0.8)
+            sky.driver.know(server(A))
+            sky.loop.pass_by(LOOK_EVERY * 3)
+        assert [] == sky.results
+        sky.driver.know()
+        assert sky.seconds_until_the_end() >= 1.0
+
+
+class TestBound:
+    def test_waits_while_too_many_are_abandoned(self):
+        """At the bound an attempt goes on waiting, until there is room or its answer comes."""
+        sky = Sky(server(A))
+        sky.driver.bound = 1
+        for _ in range(3):
+            sky.launch()
+        (call, land), *_ = reversed(sky.driver.calls)
+        sky.driver.know(server(B))
+        sky.loop.pass_by(30)
+        assert 1 == len(sky.results)
+        sky.driver.bound = 2
+        sky.loop.pass_by(LOOK_EVERY)
+        assert [Ending.FAILED] * 2 == [result.ending for result in sky.results]
+        land(applied(call))
+        assert Ending.REPLIED is sky.results[2].ending
+
+    def test_what_is_not_sent_waits_for_nothing(self):
+        """It needs no room: nothing of it is in the air."""
+        sky = Sky(server(A))
+        sky.driver.bound = 0
+        sky.launch(sent=False)
+        sky.driver.know(server(B))
+        sky.seconds_until_the_end()
+        assert Ending.NO_SERVER is sky.results[0].ending
+
+
+class TestAfterwards:
+    def test_a_late_answer_is_dropped(self):
+        """What an attempt that was given up is answered changes nothing."""
+        sky = Sky(server(A))
+        sky.launch()
+        sky.driver.know(server(B))
+        sky.seconds_until_the_end()
+        history = list(sky.statement.attempts)
+        sky.land(applied(sky.driver.calls[0][0]))
+        assert (1, history) == (len(sky.results), sky.statement.attempts)
+
+    def test_nothing_is_scheduled_while_nothing_is_under_way(self):
+        """Without attempts nobody looks at the topology."""
+        sky = Sky(server(A))
+        assert [] == sky.loop.timers
+        for _ in range(3):
+            sky.launch()
+            sky.loop.pass_by(1)
+            assert 1 == len(sky.loop.timers)
+            sky.land(applied(sky.driver.calls[-1][0]))
+            sky.loop.pass_by(LOOK_EVERY)
+            assert [] == sky.loop.timers
+            looks = sky.driver.views
+            sky.loop.pass_by(60)
+            assert looks == sky.driver.views
+        assert "flights=0 doubted=0" in repr(sky.race)
+
+    def test_a_selector_that_raises(self):
+        """What the user's server selector raises ends neither the looking nor an attempt."""
+        sky = Sky(server(A))
+        sky.launch()
+        sky.driver.error = ZeroDivisionError()
+        sky.loop.pass_by(10)
+        assert [] == sky.results
+        sky.driver.error = None
+        sky.driver.know(server(B))
+        sky.seconds_until_the_end()
+
+
+class TestCancelled:
+    def test_frees_its_thread(self):
+        """An attempt that was cancelled at a server that is deposed holds no thread either."""
+        sky = Sky(server(A))
+        flight = sky.launch()
+        call = sky.driver.calls[0][0]
+        flight.abandon(KeyError())
+        sky.loop.pass_by(10)
+        assert [] == sky.driver.abandoned
+        sky.driver.know(server(B))
+        sky.loop.pass_by(1)
+        assert ([call], []) == (sky.driver.abandoned, sky.results)
+        assert [] == sky.loop.timers
+        sky.land(applied(call))
+        assert [{"ok": 1, "n": 1}] == [attempt.reply for attempt in sky.statement.attempts]
+
+    def test_is_looked_after_until_it_lands(self):
+        """When its thread is done nobody looks any more."""
+        sky = Sky(server(A))
+        flight = sky.launch()
+        flight.abandon(KeyError())
+        sky.land(applied(sky.driver.calls[0][0]))
+        sky.driver.know(server(B))
+        sky.loop.pass_by(1)
+        assert ([], []) == (sky.driver.abandoned, sky.loop.timers)
+
+
+class TestClosing:
+    def test_ends_what_is_not_sent_now_and_the_rest_after_a_while(self):
+        """The one is not applied, the other may be; each is told of the closing."""
+        sky = Sky(server(A))
+        sky.launch()
+        sky.launch(sent=False)
+        sky.driver.error = InvalidOperation()  # as every look at a closed client
+        sky.race.close(2.0)
+        assert [False] == [result.record.sent for result in sky.results]
+        sky.loop.pass_by(1.9)
+        assert 1 == len(sky.results)
+        sky.loop.pass_by(0.2)
+        assert [False, True] == [result.record.sent for result in sky.results]
+        assert {InvalidOperation} == {type(result.record.error) for result in sky.results}
+        assert 2 == len(sky.driver.abandoned)
+        sky.loop.pass_by(1)
+        assert [] == sky.loop.timers
+
+    def test_an_answer_in_time_counts(self):
+        """What was sent before the client was closed may be answered."""
+        sky = Sky(server(A))
+        sky.launch()
+        sky.race.close(2.0)
+        sky.land(applied(sky.driver.calls[0][0]))
+        sky.loop.pass_by(10)
+        assert [Ending.REPLIED] == [result.ending for result in sky.results]
+
+    def test_a_cancelled_one_frees_its_thread(self):
+        """Its thread ends, too, if the server has not answered meanwhile."""
+        sky = Sky(server(A))
+        flight = sky.launch()
+        flight.abandon(KeyError())
+        sky.race.close(2.0)
+        sky.loop.pass_by(3)
+        assert ([], 1) == (sky.results, len(sky.driver.abandoned))
+        assert [] == sky.loop.timers
+
+
+def test_views_of_the_same_moment_are_not_compared():
+    """As long as the driver has heard nothing, single attempts are not looked at."""
+    sky = Sky(server(A))
+    sky.launch()
+    sky.loop.pass_by(1)
+    # The view is another one, but the driver's description is the same.
+    sky.driver.topology = replace(sky.driver.topology, writable={})
+    sky.loop.pass_by(10)
+    assert [] == sky.results

@@ -1,0 +1,150 @@
+"""Many writes that wait for a server, over a scripted driver."""
+
+import asyncio
+from collections import Counter
+
+import anyio
+import pytest
+from bson.codec_options import CodecOptions
+from pymongo.errors import ServerSelectionTimeoutError
+from pymongo.write_concern import WriteConcern
+
+from aioretry import Outcome, outcome_of
+from aioretry._commands import Target, insert_one
+from aioretry._coordinator import Coordinator
+from aioretry._driver import Limits, ServerKind, ServerView, TopologyView
+from aioretry._selection import Selection
+from aioretry._sessions import SessionLease
+from aioretry._verdict import Policy
+from aioretry._write import Write
+from aioretry.deadlines import Deadline
+
+A = ("a", 1)
+LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+WAITING = 1000
+
+
+class Description:
+    """A driver's description of a deployment that counts how often it is written down."""
+
+    def __init__(self):
+        self.written = 0
+
+    def __repr__(self):
+        self.written += 1
+        return "<nobody answers>"
+
+
+class Driver:
+    """Knows of no server until it is told of one."""
+
+    def __init__(self):
+        self.description = Description()
+        self.topology = TopologyView({}, 0.015, self.description)
+
+    def appear(self):
+        """Let a server appear."""
+        known = ServerView(A, ServerKind.PRIMARY, 17, True, None, 0.0, LIMITS, lambda: 0, object())
+        self.topology = TopologyView({A: known}, 0.015, object())
+
+    def view(self):
+        return self.topology
+
+    def start_probing(self):
+        pass
+
+    def stop_probing(self):
+        pass
+
+
+class Turns:
+    """Counts the turns of the event loop."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.number = 0
+        self.stopped = False
+        loop.call_soon(self.count)
+
+    def count(self):
+        self.number += 1
+        if not self.stopped:
+            self.loop.call_soon(self.count)
+
+
+async def test_woken_in_order_and_a_few_at_a_time():
+    """At most 64 of 1,000 go on in one turn of the event loop, which is free in between."""
+    driver, loop = Driver(), asyncio.get_running_loop()
+    selection = Selection(driver, loop)
+    woken = []
+    turns = Turns(loop)
+
+    async def wait(number):
+        assert await selection.wait_for_server(loop.time() + 60)
+        woken.append((number, turns.number))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(WAITING):
+            group.create_task(wait(number))
+        while f"waiting={WAITING}" not in repr(selection):
+            await asyncio.sleep(0)
+        assert [] == woken
+        driver.appear()
+    turns.stopped = True
+    assert list(range(WAITING)) == [number for number, _ in woken]
+    portions = Counter(turn for _, turn in woken)
+    assert max(portions.values()) <= 64
+    assert WAITING // 64 <= len(portions)
+
+
+async def test_a_few_are_cancelled_meanwhile():
+    """Who is cancelled while it waits holds up nobody and is not missed."""
+    driver, loop = Driver(), asyncio.get_running_loop()
+    selection = Selection(driver, loop)
+    tasks = [asyncio.create_task(selection.wait_for_server(loop.time() + 60)) for _ in range(200)]
+    await asyncio.sleep(0)
+    for task in tasks[::2]:
+        task.cancel()
+    driver.appear()
+    async with asyncio.timeout(30):
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [True] * 100 == ended[1::2]
+    assert {asyncio.CancelledError} == {type(end) for end in ended[::2]}
+    assert "waiting=0" in repr(selection)
+
+
+@pytest.mark.parametrize("has_deadline", [False, True])
+async def test_fail_together_and_in_order(has_deadline):
+    """Those that wait in vain fail in the order in which they came, and cheaply."""
+    driver, loop = Driver(), asyncio.get_running_loop()
+    coordinator = Coordinator(
+        driver,
+        loop,
+        Policy(),
+        server_selection_timeout=60 if has_deadline else 2,
+        hooks=(),
+    )
+    target = Target.of("db", "c", CodecOptions(), WriteConcern())
+    failed = []
+
+    def begin(number):
+        write = Write(
+            coordinator,
+            lambda: insert_one(target, {"_id": number}, None, None),
+            SessionLease(lambda: None),
+            Deadline.after(2) if has_deadline else None,
+        )
+        write.add_done_callback(lambda write: failed.append((number, write.exception())))
+        return write
+
+    writes = [begin(number) for number in range(WAITING)]
+    with anyio.fail_after(60):
+        await asyncio.gather(*writes, return_exceptions=True)
+    order = [number for number, _ in failed]
+    # Between the clock of deadlines and the event loop's there may be some microseconds.
+    assert list(range(WAITING)) == (sorted(order) if has_deadline else order)
+    assert {Outcome.NOT_APPLIED} == {outcome_of(error) for _, error in failed}
+    texts = [str(error.__cause__ or error) for _, error in failed]
+    assert all("<nobody answers>" in text for text in texts)
+    assert {ServerSelectionTimeoutError} == {type(error.__cause__ or error) for _, error in failed}
+    assert 1 == driver.description.written

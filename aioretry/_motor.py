@@ -225,10 +225,10 @@ class MotorDriver:
         numbered = False
         reply, error = None, None
         try:
-            # Told at once: while a large command is prepared its server may be deposed.
-            call.server = server = self._choose(call)
-            _prepare(call, server)
+            server = self._choose(call)
+            self._prepare(call, server)
             call.numbered = numbered = _is_numbered(call, server)
+            call.server = server
             reply = self._send(call, server, numbered=numbered)
         except _NotSentError as exc:
             return AttemptResult(exc.ending, reason=exc.reason)
@@ -254,6 +254,18 @@ class MotorDriver:
         if call.numbering is Numbering.REQUIRED and not server.can_retry_writes:
             raise _NotSentError(Ending.INELIGIBLE)
         return server
+
+    def _prepare(self, call: AttemptCall, server: ServerView) -> None:
+        # The race does not know of the server before this is done: a second attempt must not
+        # prepare the same command at the same time.
+        if call.command.prepare is None:
+            return
+        try:
+            call.command.prepare(server.limits, encode_documents)
+        except Exception as exc:
+            raise _NotSentError(Ending.UNPREPARED, exc) from exc
+        if server.address not in self.view().writable:  # it may have taken long
+            raise _NotSentError(Ending.NO_SERVER)
 
     def _send(self, call: AttemptCall, view: ServerView, *, numbered: bool) -> dict[str, Any]:
         # What PyMongo's own write path does once a server is selected, less its retry loop: its
@@ -399,14 +411,6 @@ def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
         yield
     finally:
         connection.max_bson_size = largest
-
-
-def _prepare(call: AttemptCall, server: ServerView) -> None:
-    if call.command.prepare is not None:
-        try:
-            call.command.prepare(server.limits, encode_documents)
-        except Exception as exc:
-            raise _NotSentError(Ending.UNPREPARED, exc) from exc
 
 
 def _is_numbered(call: AttemptCall, server: ServerView) -> bool:

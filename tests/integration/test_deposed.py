@@ -1,6 +1,7 @@
 """Writers at a server that is deposed while it hangs: a frozen primary, a mongos that is lost."""
 
 import asyncio
+import threading
 
 import anyio
 import pytest
@@ -216,3 +217,33 @@ async def known(client, count):
     async with asyncio.timeout(30):
         while len(client._driver.view().writable) < count:
             await asyncio.sleep(0.01)
+
+
+async def test_while_a_command_is_prepared(replica_set, client, collection, stored):
+    """A bulk operation that still reads its documents is prepared once, and goes to the next."""
+    is_read, goes_on = threading.Event(), threading.Event()
+
+    def documents():
+        yield {"_id": 0}
+        is_read.set()
+        goes_on.wait(GUARD)
+        yield from ({"_id": number} for number in range(1, 500))
+
+    old = await replica_set.primary()
+    write = collection.with_options(write_concern=WriteConcern(w="majority")).insert_many(
+        documents()
+    )
+    await asyncio.to_thread(is_read.wait, GUARD)
+    await replica_set.step_down()
+    view = client._driver.view
+    async with asyncio.timeout(GUARD):
+        while view().writable.keys() <= {address_of(old)}:
+            await asyncio.sleep(0.01)
+    race = client._write_path.coordinator()._race
+    async with asyncio.timeout(GUARD):  # it has looked at what is under way, and left it alone
+        while race._seen is not view().source or race._was_news or race._doubted:
+            await asyncio.sleep(0.01)
+    goes_on.set()
+    async with asyncio.timeout(GUARD):
+        assert list(range(500)) == (await write).inserted_ids
+    assert 500 == stored.count_documents({})

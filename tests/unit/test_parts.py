@@ -281,8 +281,13 @@ def held_by(pool, count):
 
 def wait_for_threads(name, count):
     """Wait until a pool has no more than so many threads."""
+    wait_until(lambda: count >= sum(thread.name == name for thread in threading.enumerate()))
+
+
+def wait_until(condition):
+    """Wait until something holds."""
     ends = time.monotonic() + 30
-    while count < sum(thread.name == name for thread in threading.enumerate()):
+    while not condition():
         assert time.monotonic() < ends
         time.sleep(0.001)
 
@@ -313,6 +318,7 @@ class TestAbandoning:
         (job,) = held_by(pool, 1)
         assert pool.abandon(job)
         job.gate.set()
+        wait_until(lambda: 1 == pool.counts().idle)
         held_by(pool, 1)[0].gate.set()
         assert (1, 0) == (pool.counts().threads, pool.counts().abandoned)
         pool.close()

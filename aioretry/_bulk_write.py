@@ -132,6 +132,7 @@ class BulkRun(Generic[T]):
             # Of those it has an answer for, the answer tells.
             holds_multi=command.holds_multi and not answers,
             is_atomic=command.is_atomic,
+            is_sharded=statement.is_sharded,
         )
         try:
             if attempts and attempts[-1].reply is not None:  # nobody has looked at it yet
@@ -266,6 +267,7 @@ def _outcome_of_denied(statement: Statement) -> Outcome:
     return outcome_of_attempts(
         [*earlier, replace(last, error=WriteError(""), reply=None)],
         is_atomic=statement.command.is_atomic,
+        is_sharded=statement.is_sharded,
     )
 
 

@@ -25,7 +25,7 @@ from aioretry._racing import Race
 from aioretry._selection import Selection
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, DeadlineExceeded, links_of
+from aioretry.errors import Attempt, DeadlineExceeded, ResolveError, links_of
 from aioretry.events import Hook, RetryScheduled, publish
 
 
@@ -132,6 +132,11 @@ class Coordinator:
         while True:
             if result is None:
                 await self._find_server(statement)
+                if statement.may_be_forgotten(self.loop.time()):
+                    raise statement.last_error() or ResolveError(
+                        "the write can't be resolved: no server was found before one may have "
+                        "forgotten it"
+                    )
                 result = await self._attempt(statement)
             match result.ending:
                 case Ending.REPLIED if (
@@ -212,9 +217,12 @@ class Coordinator:
         ):
             self.driver.add_label(error, _verdict.RETRYABLE_WRITE)
         lost = False
-        elsewhere = is_mongos and record.sent and self._has_another(statement, record.address)
-        if server is not None and not elsewhere and _verdict.may_be_retryable(error):
-            lost = not await self._selection.settle(server, result.topology_version)
+        try:
+            elsewhere = is_mongos and record.sent and self._has_another(statement, record.address)
+            if server is not None and not elsewhere and _verdict.may_be_retryable(error):
+                lost = not await self._selection.settle(server, result.topology_version)
+        except InvalidOperation as exc:  # the client was closed
+            raise exc from error
         failure = Failure(error, record.sent, result.numbered, lost, is_mongos)
         if statement.retries is None:
             statement.retries = RetryState(

@@ -319,6 +319,9 @@ class AttemptCall:
     numbered: bool = False
     """Whether the command carries a transaction id; filled in with the server."""
 
+    is_waiting: bool = False
+    """Whether it waits for the server now, so that it may be given up and made again."""
+
     carrier: Any = None
     """What the driver knows the attempt by."""
 

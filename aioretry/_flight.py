@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from aioretry._driver import (
     Ending,
     Lease,
     Numbering,
+    ServerKind,
     ServerView,
 )
 from aioretry._selection import choose
@@ -31,6 +32,9 @@ from aioretry.errors import Attempt
 # How long an attempt that is sending may outlive its deadline before it is left behind. The driver
 # ends it itself as a rule, with an error that says more.
 _GRACE = 0.25
+# A server remembers a transaction id for 30 minutes, or for as long as it remembers a session.
+_TRUSTED_MINUTES = 25.0
+_TRUSTED_PART = 5 / 6
 
 
 @dataclass(slots=True)
@@ -50,12 +54,46 @@ class Statement:
     began: float | None = None
     """When the first attempt began, in seconds of the event loop's clock."""
 
+    began_at: float = 0.0
+    """The same, in seconds since the epoch."""
+
     server: ServerView | None = None
     """The server of the latest attempt for which one was chosen."""
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""
         return math.inf if self.deadline is None else self.deadline.remaining()
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a router, and not a server of the data, was asked last."""
+        kinds = {ServerKind.MONGOS, ServerKind.LOAD_BALANCER}
+        return self.server is not None and self.server.kind in kinds
+
+    @property
+    def trusted_seconds(self) -> float:
+        """How long a server remembers the command's transaction id for sure."""
+        return trusted_seconds(None if self.server is None else self.server.session_minutes)
+
+    def age(self, now: float) -> float:
+        """Return the seconds since the first attempt began, if there was one.
+
+        Args:
+            now: What the event loop's clock says.
+        """
+        if self.began is None:
+            return 0.0
+        # That clock may stand still while the machine sleeps, and the other one may be set.
+        return max(now - self.began, time.time() - self.began_at)
+
+    def may_be_forgotten(self, now: float) -> bool:
+        """Tell whether a server may take the command's next attempt for its first.
+
+        Args:
+            now: What the event loop's clock says.
+        """
+        is_known = self.number.is_taken and any(attempt.sent for attempt in self.attempts)
+        return is_known and self.age(now) >= self.trusted_seconds
 
     def last_error(self) -> Exception | None:
         """Return the error that surfaces if nothing more is tried; None if nothing failed."""
@@ -100,15 +138,15 @@ class Flight:
             partial(choose, avoid=statement.avoid),
         )
         if statement.began is None:
-            statement.began = loop.time()
+            statement.began, statement.began_at = loop.time(), self._started
         driver.attempt(loop, self._call, self._land)
         if statement.deadline is not None and statement.deadline.is_limited:
             self._timer = loop.call_later(statement.deadline.remaining(), self._expire)
 
     @property
     def server(self) -> ServerView | None:
-        """The server that was chosen, or None."""
-        return self._call.server
+        """The server that it waits for, or None."""
+        return self._call.server if self._call.is_waiting else None
 
     @property
     def numbered(self) -> bool:
@@ -151,6 +189,7 @@ class Flight:
             self._give_up_closed(sent=False)
         else:
             self._cancel_timer()
+            patience = min(patience, self._statement.time_left() + _GRACE)
             self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
     def _land(self, result: AttemptResult) -> None:
@@ -223,17 +262,39 @@ class Flight:
             self._timer.cancel()
 
     def _with_error_of_reply(self, result: AttemptResult) -> AttemptResult:
-        reply = None if result.record is None else result.record.reply
-        error = None if reply is None else self._statement.command.error_in(reply)
-        if result.record is None or reply is None or error is None:
+        record = result.record
+        if record is None or record.reply is None:
             return result
-        for label in reply.get("errorLabels", ()):
-            # Labels are the whole reply's, also where a write error stands in it (MongoDB 4.4
-            # answers so to a write that meets a step-down).
-            self._driver.add_label(error, label)
+        try:
+            error = self._error_in(record.reply)
+            if error is None:
+                return result
+            version = _replies.topology_version_in(record.reply)
+        except Exception as exc:  # noqa: BLE001 - the answer makes no sense, but it came
+            error, version = exc, None
         return replace(
             result,
             ending=Ending.FAILED,
-            record=replace(result.record, error=error, reply=None),
-            topology_version=_replies.topology_version_in(reply),
+            record=replace(record, error=error, reply=None),
+            topology_version=version,
         )
+
+    def _error_in(self, reply: Mapping[str, Any]) -> Exception | None:
+        error = self._statement.command.error_in(reply)
+        if error is not None:
+            for label in reply.get("errorLabels", ()):
+                # Labels are the whole reply's, also where a write error stands in it (MongoDB 4.4
+                # answers so to a write that meets a step-down).
+                self._driver.add_label(error, label)
+        return error
+
+
+def trusted_seconds(session_minutes: float | None) -> float:
+    """Return for how long a server remembers a transaction id for sure, in seconds.
+
+    Args:
+        session_minutes: How long it remembers a session that is not used, if that is known.
+    """
+    if session_minutes is None:
+        return _TRUSTED_MINUTES * 60
+    return min(_TRUSTED_MINUTES, session_minutes * _TRUSTED_PART) * 60

@@ -5,6 +5,7 @@ import contextlib
 import contextvars
 import logging
 import math
+import socket
 import threading
 import time
 import weakref
@@ -33,6 +34,7 @@ from pymongo.errors import (
     InvalidOperation,
     PyMongoError,
 )
+from pymongo.lock import _create_lock
 from pymongo.monitoring import CommandListener
 from pymongo.server_description import ServerDescription
 from pymongo.server_selectors import any_server_selector
@@ -172,7 +174,12 @@ class MotorDriver:
             raise InvalidOperation(_CLOSED)
         context = contextvars.copy_context()
         call.carrier = carrier = _Carrier(lambda: context.run(self._carry, loop, call, deliver))
-        self._threads.submit(carrier)
+        try:
+            self._threads.submit(carrier)
+        except RuntimeError:
+            if self._closed:  # meanwhile, by another thread
+                raise InvalidOperation(_CLOSED) from None
+            raise
 
     def abandon(self, call: AttemptCall) -> bool:
         """Let another thread take the place of the one that carries an attempt, and end that."""
@@ -223,7 +230,8 @@ class MotorDriver:
         started, clock = time.time(), time.perf_counter()
         server: ServerView | None = None
         numbered = False
-        reply, error = None, None
+        reply: dict[str, Any] | None = None
+        error: Exception | None = None
         try:
             server = self._choose(call)
             self._prepare(call, server)
@@ -232,16 +240,25 @@ class MotorDriver:
             reply = self._send(call, server, numbered=numbered)
         except _NotSentError as exc:
             return AttemptResult(exc.ending, reason=exc.reason)
+        except _AbandonedError as exc:
+            error = exc.error
         except Exception as exc:  # noqa: BLE001 - the verdict is the coordinator's
             error = exc
         except BaseException as exc:  # noqa: BLE001 - of a listener or decoder of the user's
             error = RuntimeError(f"an attempt was ended by {exc!r}")
             error.__cause__ = exc
         duration = time.perf_counter() - clock
-        sent = call.token.is_sending and not isinstance(error, _NEVER_SENT)
+        sent = call.token.is_sending and not self._was_found_before(error)
         record = Attempt(call.address, started, duration, sent, error, reply)
         ending = Ending.REPLIED if error is None else Ending.FAILED
         return AttemptResult(ending, record, server, numbered)
+
+    def _was_found_before(self, error: Exception | None) -> bool:
+        """Tell whether what an error says is wrong was found before anything was sent."""
+        if isinstance(error, InvalidOperation):
+            # An encrypter that was closed meanwhile refuses to decrypt the reply by it.
+            return self._delegate._encrypter is None
+        return isinstance(error, _NEVER_SENT)
 
     def _choose(self, call: AttemptCall) -> ServerView:
         if call.token.is_revoked or (call.deadline is not None and call.deadline.is_over):
@@ -256,16 +273,12 @@ class MotorDriver:
         return server
 
     def _prepare(self, call: AttemptCall, server: ServerView) -> None:
-        # The race does not know of the server before this is done: a second attempt must not
-        # prepare the same command at the same time.
         if call.command.prepare is None:
             return
         try:
             call.command.prepare(server.limits, encode_documents)
         except Exception as exc:
             raise _NotSentError(Ending.UNPREPARED, exc) from exc
-        if server.address not in self.view().writable:  # it may have taken long
-            raise _NotSentError(Ending.NO_SERVER)
 
     def _send(self, call: AttemptCall, view: ServerView, *, numbered: bool) -> dict[str, Any]:
         # What PyMongo's own write path does once a server is selected, less its retry loop: its
@@ -281,6 +294,10 @@ class MotorDriver:
             body = with_documents(command.body) if is_shown else dict(command.body)
             if numbered:
                 body["txnNumber"] = bson.Int64(call.number.take(held))
+            # Not before: a second attempt must not prepare or number the command at the same time.
+            call.is_waiting = True
+            if view.address not in self.view().writable:  # the race may have seen that before
+                raise _NotSentError(Ending.NO_SERVER)
             with _timeout(call.deadline, server), delegate._checkout(server, session) as connection:
                 # A connection that was opened while its server changed its state believes for good
                 # that there are no sessions, and PyMongo would then write without protection.
@@ -313,7 +330,7 @@ class MotorDriver:
         except ConnectionFailure as exc:
             if carrier.is_abandoned:
                 # It says nothing of a server that may be well by now; PyMongo must not learn of it.
-                raise _AbandonedError from exc
+                raise _AbandonedError(exc) from exc
             raise
         finally:
             carrier.finish()
@@ -370,8 +387,10 @@ class _Carrier(Job):
     def end(self) -> None:
         """Have the thread give up what it waits for."""
         with self._guard:
-            if self._connection is not None:
-                self._connection.cancel_context.cancel()
+            connection = self._connection
+            if connection is not None:
+                connection.cancel_context.cancel()
+                _hang_up(connection)
 
     def begin(self, connection: Any) -> None:
         """Allow that what is done over a connection is ended."""
@@ -385,8 +404,20 @@ class _Carrier(Job):
             connection.close_conn(None)
 
 
+def _hang_up(connection: Any) -> None:
+    # PyMongo looks at the context twice a second, and never while it sends.
+    end = getattr(connection.conn, "sock", connection.conn)
+    with contextlib.suppress(OSError, TypeError):  # it is closed; or none of the standard library's
+        # Not an SSL socket's own, which takes the encryption from under whoever uses it.
+        socket.socket.shutdown(end, socket.SHUT_RDWR)
+
+
 class _AbandonedError(Exception):
     """An attempt that nobody waits for any more was ended; never leaves this module."""
+
+    def __init__(self, error: ConnectionFailure) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class _NotSentError(Exception):
@@ -581,6 +612,7 @@ class _ImplicitSession:
         if discard and self._server_session is not None:
             # Not pooled, but kept: the command may be sent once more.
             self._server_session.mark_dirty()
+            return
         with contextlib.suppress(InvalidOperation):  # the client was closed
             self._first.end_session()
 
@@ -596,8 +628,8 @@ class _Prober:
         self._delegate = weakref.ref(delegate)
         self._wanted = threading.Event()
         self._unwanted = threading.Event()
-        # Guards the thread's beginning and end.
-        self._lock = threading.Lock()
+        # Guards the thread's beginning and end; whole again in a forked child.
+        self._lock = _create_lock()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -673,8 +705,8 @@ def _next_number(session: ClientSession) -> int:
         return int(server_session.transaction_id)
 
 
-_numbers = threading.Lock()
+_numbers = _create_lock()  # whole again in a forked child
 
 # What these say is wrong was found before sending: in encoding, also if the command is too large
 # for the server, or in what the client was given.
-_NEVER_SENT = (InvalidDocument, InvalidOperation, ConfigurationError)
+_NEVER_SENT = (InvalidDocument, ConfigurationError)

@@ -1,6 +1,7 @@
 """Attempts raced against the topology: a deposed server's are given up while they hang."""
 
 import asyncio
+import contextvars
 
 from aioretry._driver import Driver, ServerView, TopologyView
 from aioretry._flight import Flight
@@ -27,6 +28,7 @@ class Race:
         self._seen: object = None
         self._was_news = False
         self._is_closed = False
+        self._context = contextvars.Context()  # nobody's
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -36,7 +38,7 @@ class Race:
         """Look after an attempt from now on."""
         self._flights[flight] = None
         if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
+            self._timer = self._loop.call_later(_LOOK_EVERY, self._look, context=self._context)
 
     def remove(self, flight: Flight) -> None:
         """Look after it no longer."""
@@ -55,7 +57,7 @@ class Race:
         if not self._flights:
             self._doubted.clear()
             return
-        self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
+        self._timer = self._loop.call_later(_LOOK_EVERY, self._look, context=self._context)
         try:
             view = self._driver.view()
         except Exception:  # noqa: BLE001 - closed, or of the user's server selector

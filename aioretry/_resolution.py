@@ -16,10 +16,6 @@ from aioretry.errors import Attempt, Outcome, Report, ResolveError, report_of
 
 T = TypeVar("T")
 
-# A server remembers a transaction id for 30 minutes, or for as long as it remembers a session.
-_TRUSTED_MINUTES = 25.0
-_TRUSTED_PART = 5 / 6
-
 WITHOUT_ID = "it was sent without a transaction id, so that sending it again could write twice"
 _TOLD_EACH = "partial_result_of() tells how each statement ended"
 
@@ -52,7 +48,7 @@ class CommandDoubt(Generic[T]):
         statement, session = self.statement, self.statement.lease.session
         if session is None or not statement.number.is_taken or statement.began is None:
             return WITHOUT_ID
-        age, trusted = self._age(statement.began), self._trusted()
+        age, trusted = self._age(), statement.trusted_seconds
         if age >= trusted:
             return (
                 f"the server may have forgotten it: the first attempt began {age:.0f} s ago, and "
@@ -78,16 +74,12 @@ class CommandDoubt(Generic[T]):
         deadline = self._coordinator.deadline(timeout)
         if deadline is not None and self.statement.began is not None:
             # Its retries must not come later than it could begin.
-            left = self._trusted() - self._age(self.statement.began)
+            left = self.statement.trusted_seconds - self._age()
             deadline = Deadline.after(left).nearer(deadline)
         return Resolving(self, self._coordinator, deadline)
 
-    def _age(self, began: float) -> float:
-        return self._coordinator.loop.time() - began
-
-    def _trusted(self) -> float:
-        server = self.statement.server
-        return trusted_seconds(None if server is None else server.session_minutes)
+    def _age(self) -> float:
+        return self.statement.age(self._coordinator.loop.time())
 
 
 class Resolving(RunningWrite[T]):
@@ -108,7 +100,8 @@ class Resolving(RunningWrite[T]):
         statement = coordinator.statement(replace(old.command, body=body), self._lease, deadline)
         statement.numbering = Numbering.REQUIRED
         statement.number, statement.attempts = old.number, old.attempts
-        statement.began = old.began
+        statement.began, statement.began_at = old.began, old.began_at
+        statement.server = old.server
         self._run(coordinator.execute(statement))
 
     def _attempts(self) -> Sequence[Attempt]:
@@ -126,17 +119,6 @@ class Resolving(RunningWrite[T]):
     def _settle(self, exc: BaseException) -> None:
         self._doubt.explain(exc)
         self._lease.finish(discard=True)
-
-
-def trusted_seconds(session_minutes: float | None) -> float:
-    """Return for how long a server remembers a transaction id for sure, in seconds.
-
-    Args:
-        session_minutes: How long it remembers a session that is not used, if that is known.
-    """
-    if session_minutes is None:
-        return _TRUSTED_MINUTES * 60
-    return min(_TRUSTED_MINUTES, session_minutes * _TRUSTED_PART) * 60
 
 
 async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # noqa: ASYNC109

@@ -1,6 +1,7 @@
 """What the writes of a client have in common as futures."""
 
 import asyncio
+import contextvars
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +19,8 @@ class RunningWrite(asyncio.Future[T]):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
+        # What goes on may be begun by a callback of somebody else's.
+        self._context = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_error: asyncio.CancelledError | None = None
 
@@ -62,7 +65,7 @@ class RunningWrite(asyncio.Future[T]):
         return self._cancelled_error or asyncio.CancelledError()
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._task = self.get_loop().create_task(coroutine)
+        self._task = self.get_loop().create_task(coroutine, context=self._context)
         # Not a step of the task: one that is cancelled before it begins takes no step.
         self._task.add_done_callback(self._end_with)
 

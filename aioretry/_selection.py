@@ -1,6 +1,7 @@
 """Waiting on the event loop for a server that takes writes. Holds no thread and no session."""
 
 import asyncio
+import contextlib
 import itertools
 import math
 import random
@@ -111,7 +112,8 @@ class Selection:
             self._watcher = self._loop.create_task(self._watch(), name="aioretry-selection")
 
     async def _watch(self) -> None:
-        self._driver.start_probing()
+        with contextlib.suppress(RuntimeError):  # no thread to be had; the driver looks by itself
+            self._driver.start_probing()
         try:
             while self._waiting:
                 if self._should_wake():

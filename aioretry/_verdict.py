@@ -225,7 +225,11 @@ class RetryState:
 
 
 def outcome_of_attempts(
-    attempts: Iterable[Attempt], *, holds_multi: bool = False, is_atomic: bool = True
+    attempts: Iterable[Attempt],
+    *,
+    holds_multi: bool = False,
+    is_atomic: bool = True,
+    is_sharded: bool = False,
 ) -> Outcome:
     """Tell how a write ended that ends with an error, by what its attempts were answered.
 
@@ -234,6 +238,7 @@ def outcome_of_attempts(
         holds_multi: Whether a statement of it may change several documents, so that one that failed
             may have changed some of them.
         is_atomic: Whether it is about one document, so that an error means that nothing is changed.
+        is_sharded: Whether routers were asked, each of which may still pass on what it was sent.
     """
     in_doubt: set[object] = set()
     for attempt in attempts:
@@ -245,7 +250,8 @@ def outcome_of_attempts(
         if is_write_error and not holds_multi:
             # It was executed after looking for a record of the earlier attempts. What still lies in
             # the queue of the same server may be executed all the same.
-            in_doubt &= {attempt.address}
+            if not is_sharded:
+                in_doubt &= {attempt.address}
         elif is_write_error or not _denies_writing(attempt.error, is_atomic=is_atomic):
             in_doubt.add(attempt.address)
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED

@@ -107,7 +107,12 @@ def explain(exc: BaseException, statement: Statement | None, coordinator: Coordi
         attach(exc, Outcome.NOT_APPLIED, [])
         return Outcome.NOT_APPLIED
     attempts, holds_multi = statement.attempts, statement.command.holds_multi
-    outcome = outcome_of_attempts(attempts, holds_multi=holds_multi, is_atomic=not holds_multi)
+    outcome = outcome_of_attempts(
+        attempts,
+        holds_multi=holds_multi,
+        is_atomic=not holds_multi,
+        is_sharded=statement.is_sharded,
+    )
     doubt = None
     if outcome is Outcome.UNKNOWN:
         doubt = CommandDoubt(

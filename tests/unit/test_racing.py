@@ -21,6 +21,7 @@ from aioretry._driver import (
 from aioretry._flight import Flight, Statement
 from aioretry._racing import Race
 from aioretry._sessions import SessionLease
+from aioretry.deadlines import Deadline
 
 A, B = ("a", 1), ("b", 1)
 LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
@@ -58,7 +59,7 @@ class Loop:
     def time(self):
         return self.now
 
-    def call_later(self, delay, callback, *args):
+    def call_later(self, delay, callback, *args, context=None):
         timer = Timer(self, self.now + delay, callback, args)
         self.timers.append(timer)
         return timer
@@ -113,11 +114,11 @@ class Sky:
         self.race = Race(self.driver, self.loop)
         self.results = []
 
-    def launch(self, at=A, *, sent=True, numbered=True):
+    def launch(self, at=A, *, sent=True, numbered=True, deadline=None):
         """Begin an attempt, and let it choose a server, if it is to get so far, and send."""
         lease = SessionLease(lambda: None)
         command = insert_one(TARGET, {"_id": 7}, None, None)
-        self.statement = Statement(command, lease, None, Numbering.IF_SUPPORTED)
+        self.statement = Statement(command, lease, deadline, Numbering.IF_SUPPORTED)
         flight = Flight(
             self.driver, self.loop, self.statement, self.results.append, self.race.remove
         )
@@ -125,7 +126,7 @@ class Sky:
         call, self.land = self.driver.calls[-1]
         if at is not None:
             call.server = self.driver.topology.writable[at]
-            call.numbered = numbered
+            call.numbered, call.is_waiting = numbered, True
         if sent:
             assert call.token.begin_sending()
         return flight
@@ -227,6 +228,19 @@ class TestGivenUp:
         assert [] == sky.results
         assert sky.driver.calls[0][0].token.begin_sending()
 
+    def test_while_it_is_prepared(self):
+        """It knows its server already, but its number and its connection are its thread's yet."""
+        sky = Sky(server(A))
+        sky.launch(sent=False)
+        call = sky.driver.calls[0][0]
+        call.is_waiting = False
+        sky.driver.know(server(B))
+        sky.loop.pass_by(LOOK_EVERY * 1.1)
+        assert [] == sky.results
+        call.is_waiting = True
+        sky.seconds_until_the_end()
+        assert Ending.NO_SERVER is sky.results[0].ending
+
     def test_one_that_began_with_the_view_before(self):
         """An attempt that tells its server only after the first look at the news is met, too."""
         sky = Sky(server(A))
@@ -235,7 +249,7 @@ class TestGivenUp:
         sky.driver.know(server(B))
         sky.loop.pass_by(LOOK_EVERY * 1.1)
         call = sky.driver.calls[0][0]
-        call.server, call.numbered = old, True
+        call.server, call.numbered, call.is_waiting = old, True, True
         assert call.token.begin_sending()
         sky.seconds_until_the_end(1)
 
@@ -319,6 +333,19 @@ class TestAfterwards:
         sky.seconds_until_the_end()
 
 
+def test_an_answer_that_makes_no_sense():
+    """It ends the attempt all the same, which may have been applied."""
+    sky = Sky(server(A))
+    sky.launch()
+    record = Attempt(A, 0.0, 0.0, True, None, {"ok": 1, "writeErrors": 7})
+    sky.land(AttemptResult(Ending.REPLIED, record, server(A), True))
+    (result,) = sky.results
+    assert (Ending.FAILED, True) == (result.ending, result.record.sent)
+    assert isinstance(result.record.error, TypeError)
+    sky.loop.pass_by(1)
+    assert [] == sky.loop.timers
+
+
 class TestCancelled:
     def test_frees_its_thread(self):
         """An attempt that was cancelled at a server that is deposed holds no thread either."""
@@ -363,6 +390,14 @@ class TestClosing:
         assert 2 == len(sky.driver.abandoned)
         sky.loop.pass_by(1)
         assert [] == sky.loop.timers
+
+    def test_a_deadline_that_is_nearer(self):
+        """The patience of closing makes no write longer than its caller allowed."""
+        sky = Sky(server(A))
+        sky.launch(deadline=Deadline.after(0))
+        sky.race.close(2.0)
+        sky.loop.pass_by(0.5)
+        assert [InvalidOperation] == [type(result.record.error) for result in sky.results]
 
     def test_an_answer_in_time_counts(self):
         """What was sent before the client was closed may be answered."""

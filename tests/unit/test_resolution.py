@@ -1,6 +1,7 @@
 """When a write in doubt can be resolved, by the client's own clock: no server, no waiting."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
@@ -12,10 +13,11 @@ from aioretry import Attempt, DeadlineExceeded, Outcome, ResolveError, outcome_o
 from aioretry._commands import Target, insert_one
 from aioretry._coordinator import Coordinator
 from aioretry._driver import AttemptResult, Ending, Limits, ServerKind, ServerView, TopologyView
-from aioretry._resolution import trusted_seconds
+from aioretry._flight import trusted_seconds
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy
 from aioretry._write import Write
+from aioretry.deadlines import Deadline
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
@@ -50,6 +52,8 @@ class Driver:
     def __init__(self):
         self.answer = AutoReconnect("lost")
         self.session_minutes = 30
+        self.is_there = True
+        self.before = lambda: None
         self.deadlines = []
         self.numbers = []
         self.sessions = []
@@ -57,7 +61,8 @@ class Driver:
 
     def view(self):
         server = replace(SERVER, session_minutes=self.session_minutes, source=next(self.sources))
-        return TopologyView({server.address: server}, 0.015, server.source)
+        servers = {server.address: server} if self.is_there else {}
+        return TopologyView(servers, 0.015, server.source)
 
     def session(self):
         return Session(self.sessions)
@@ -75,6 +80,7 @@ class Driver:
         error._add_error_label(label)
 
     def attempt(self, loop, call, deliver):
+        self.before()
         call.server = call.choose(self.view())
         self.deadlines.append(call.deadline)
         self.numbers.append(call.number.take(call.lease.carry()))
@@ -107,7 +113,7 @@ async def driver():
     return Driver()
 
 
-async def lose_one(driver):
+async def lose_one(driver, deadline=None):
     """What a write ends with whose answers are lost."""
     coordinator = Coordinator(
         driver, asyncio.get_running_loop(), Policy(), server_selection_timeout=1.0, hooks=()
@@ -117,7 +123,7 @@ async def lose_one(driver):
             coordinator,
             lambda: insert_one(TARGET, {"_id": 7}, None, None),
             SessionLease(driver.session),
-            None,
+            deadline,
         )
     assert Outcome.UNKNOWN is outcome_of(caught.value)
     return caught.value
@@ -165,6 +171,47 @@ class TestAge:
         with pytest.raises(ResolveError, match="may have forgotten it"):
             await resolve(caught.value)
         assert 4 == len(driver.numbers)
+
+
+class TestAgeWhileItIsTried:
+    """However late an attempt comes, the one before it is known to the server."""
+
+    async def test_of_a_write(self, clock, driver):
+        """Its retries end, whatever its deadline."""
+        driver.before = lambda: clock(600)
+        await lose_one(driver, Deadline.after(7200))
+        assert [1, 1, 1] == driver.numbers
+
+    async def test_of_a_resolution(self, clock, driver):
+        """Its one retry is not made if it would come too late."""
+        exc = await lose_one(driver)
+        clock(1490)
+        driver.before = lambda: clock(20)
+        with pytest.raises(AutoReconnect) as caught:
+            await resolve(exc)
+        assert (Outcome.UNKNOWN, 3) == (outcome_of(caught.value), len(driver.numbers))
+
+    async def test_while_a_server_is_looked_for(self, clock, driver):
+        """One that is found too late is sent nothing."""
+        exc = await lose_one(driver)
+        clock(1490)
+        driver.is_there = False
+        resolving = asyncio.create_task(resolve(exc))
+        await asyncio.sleep(0)
+        clock(20)
+        driver.is_there = True
+        with pytest.raises(ResolveError, match="no server was found before") as caught:
+            await resolving
+        assert (Outcome.UNKNOWN, 2) == (outcome_of(caught.value), len(driver.numbers))
+
+    async def test_while_the_machine_slept(self, monkeypatch, driver):
+        """A clock that stood still meanwhile makes it no younger."""
+        exc = await lose_one(driver)
+        slept = time.time() + 1500
+        monkeypatch.setattr(time, "time", lambda: slept)
+        with pytest.raises(ResolveError, match="began 1500 s ago"):
+            await resolve(exc)
+        assert 2 == len(driver.numbers)
 
 
 class TestTimeout:

@@ -339,6 +339,24 @@ class TestOutcome:
         """Only an answer that denies the write ends the doubt that a lost reply leaves."""
         assert expected == outcome_of_attempts(attempts)
 
+    @pytest.mark.parametrize(
+        ("attempts", "expected"),
+        [
+            (
+                [
+                    attempt(AutoReconnect("x"), host="other"),
+                    attempt(DuplicateKeyError("y", 11000, {})),
+                ],
+                Outcome.UNKNOWN,
+            ),
+            ([attempt(DuplicateKeyError("y", 11000, {}))], Outcome.NOT_APPLIED),
+            ([attempt(AutoReconnect("x"), host="other"), REPLIED], Outcome.APPLIED),
+        ],
+    )
+    def test_of_one_that_routers_pass_on(self, attempts, expected):
+        """Behind another router there may be the same server, and the lost attempt in its queue."""
+        assert expected == outcome_of_attempts(attempts, is_sharded=True)
+
 
 def test_code_of():
     """Codes come from server errors only."""

@@ -1,6 +1,7 @@
 """The coordinator and its writes over a scripted driver: no server, no waiting."""
 
 import asyncio
+import contextvars
 from dataclasses import replace
 
 import anyio
@@ -33,6 +34,8 @@ from aioretry._verdict import Policy
 from aioretry._write import Write
 from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
+
+CALLER = contextvars.ContextVar("CALLER")
 
 A, B = ("a", 1), ("b", 1)
 LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
@@ -138,20 +141,29 @@ def _no_slots(monkeypatch):
     monkeypatch.setattr(_flight, "AttemptCall", OpenCall)
 
 
-def begin(driver, *, deadline=None, events=None, sst=0.05, **policy):
-    """Begin a write over the scripted driver."""
-    coordinator = Coordinator(
+def coordinator_of(driver, *, events=None, sst=0.05, **policy):
+    """A coordinator over the scripted driver."""
+    return Coordinator(
         driver,
         asyncio.get_running_loop(),
         Policy(**policy),
         server_selection_timeout=sst,
         hooks=() if events is None else (events.append,),
     )
+
+
+def begin(driver, *, deadline=None, **options):
+    """Begin a write over the scripted driver, with a coordinator of its own."""
+    return begin_with(coordinator_of(driver, **options), deadline)
+
+
+def begin_with(coordinator, deadline=None):
+    """Begin a write."""
     target = Target.of("db", "c", CodecOptions(), WriteConcern())
     return Write(
         coordinator,
         lambda: insert_one(target, {"_id": 7}, None, None),
-        SessionLease(driver.session),
+        SessionLease(coordinator.driver.session),
         deadline,
     )
 
@@ -488,7 +500,8 @@ class TestDeposed:
             await asyncio.sleep(0.001)
         ((call, deliver),) = driver.held
         driver.held.clear()
-        call.server, call.numbered = driver.topology.writable[at], True
+        call.server = driver.topology.writable[at]
+        call.numbered, call.is_waiting = True, True
         call.taken = call.number.take(call.lease.carry())
         assert call.token.begin_sending()
         driver.set_servers(server(B if at == A else A))
@@ -522,6 +535,33 @@ class TestDeposed:
             await write
         assert outcome_of(caught.value) is Outcome.UNKNOWN
         assert [A, B] == [attempt.address for attempt in attempts_of(caught.value)]
+
+    async def test_it_goes_on_in_the_context_of_its_caller(self):
+        """What one write's attempt sets off does not run as if it were of another write."""
+        driver = Driver("hold", OK)
+        coordinator = coordinator_of(driver)
+        contexts = []
+
+        async def write(name):
+            CALLER.set(name)
+            return await begin_with(coordinator)
+
+        first = asyncio.create_task(write("first"))  # by which the looking begins
+        while not driver.held:
+            await asyncio.sleep(0.001)
+        ((_, deliver),) = driver.held
+        driver.held.clear()
+        driver.script.insert(0, "hold")
+        second = asyncio.create_task(write("second"))
+        while not driver.held:
+            await asyncio.sleep(0.001)
+        deliver(driver.fly(driver.calls[0], OK))
+        await first
+        attempt = driver.attempt
+        driver.attempt = lambda *args: (contexts.append(CALLER.get()), attempt(*args))
+        await self.send(driver, A)
+        await second
+        assert ["second"] == contexts
 
     async def test_under_a_deadline_it_is_one_of_many(self):
         """With a deadline the write goes on until a server answers."""

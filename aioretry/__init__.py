@@ -15,6 +15,7 @@ A module imports only from lower ones:
     _selection  _sessions  _replies     waiting for a server; leases; what replies say
     _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
     errors  events  deadlines           what users see of a write, and its time limits
+    _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
 
 ``testing`` is the public test kit; it stands beside this table.
 """

@@ -24,7 +24,7 @@ from motor.motor_asyncio import (
     AsyncIOMotorCollection,
     AsyncIOMotorDatabase,
 )
-from pymongo import _csot, message
+from pymongo import message
 from pymongo.client_session import ClientSession, TransactionOptions  # type: ignore[attr-defined]
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -41,6 +41,7 @@ from pymongo.server_selectors import any_server_selector
 from pymongo.server_type import SERVER_TYPE
 from pymongo.topology_description import TOPOLOGY_TYPE, TopologyDescription
 
+from aioretry import _pymongo_timeout
 from aioretry._driver import (
     Address,
     AttemptCall,
@@ -78,7 +79,6 @@ __all__ = [
     "copy_labels",
     "encode_documents",
     "encrypts",
-    "fresh_timeout",
     "policy",
     "surrounding_deadline",
     "timeout",
@@ -87,14 +87,12 @@ __all__ = [
 
 ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
 
-# Below this, pymongo.timeout() would see an exhausted remainder, or 0, which means "no limit".
-_LEAST_TIMEOUT = 1e-3
 # In an OP_MSG: its header and flags, the section of an empty body, and what a section of documents
 # that is called "_" begins with.
 _BEFORE_DOCUMENTS = 16 + 4 + 6 + 7
 _CLOSED = "Cannot use RetryClient after close"
 _PROBE_AFTER = 0.1
-_PROBE_TIMEOUT = 2.0
+_PROBE_EVERY = 0.5  # no server is looked at more often
 
 _command_logger = logging.getLogger("pymongo.command")
 
@@ -130,7 +128,8 @@ def encrypts(delegate: pymongo.MongoClient[Any]) -> bool:
 
 def surrounding_deadline() -> Deadline | None:
     """Return the deadline of the surrounding ``pymongo.timeout()`` blocks, or None."""
-    return None if _csot.get_timeout() is None else Deadline(_csot.get_deadline())
+    end = _pymongo_timeout.surrounding_end()
+    return None if end is None else Deadline(end)
 
 
 def timeout(delegate: pymongo.MongoClient[Any]) -> float | None:
@@ -492,21 +491,6 @@ def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerS
     return _UserSession(own)
 
 
-@contextlib.contextmanager
-def fresh_timeout(seconds: float) -> Iterator[None]:
-    """Set a timeout for what is called inside, which no surrounding block shortens.
-
-    Args:
-        seconds: From now on.
-    """
-    token = _csot.DEADLINE.set(math.inf)
-    try:
-        with pymongo.timeout(max(_LEAST_TIMEOUT, seconds)):
-            yield
-    finally:
-        _csot.DEADLINE.reset(token)
-
-
 def copy_labels(source: BaseException, target: PyMongoError) -> None:
     """Give an error of PyMongo's the labels of another one."""
     if isinstance(source, PyMongoError):
@@ -541,7 +525,7 @@ def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> C
     session.delegate = new
 
     def abort() -> None:
-        with contextlib.suppress(PyMongoError), fresh_timeout(timeout):
+        with contextlib.suppress(PyMongoError), _pymongo_timeout.fresh(timeout):
             if not old._starting_transaction:
                 old._finish_transaction_with_retry("abortTransaction")
         # Dropped, not pooled: what is on its way may still reach the server under its id.
@@ -621,7 +605,7 @@ class _Prober:
     """One thread that keeps PyMongo looking for a server while somebody waits for one.
 
     PyMongo looks at a sleeping server every ``heartbeatFrequencyMS`` unless somebody sits in its
-    server selection.
+    server selection, which is what this thread does. It sends nothing that a listener would see.
     """
 
     def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
@@ -652,11 +636,10 @@ class _Prober:
                 return
             # Whatever fails here, the writes that wait tell their callers in the end.
             with contextlib.suppress(Exception):
-                delegate._get_topology()
-            # Whoever connects for the first time is spared the ping.
-            if not self._unwanted.wait(_PROBE_AFTER):
-                with contextlib.suppress(Exception), pymongo.timeout(_PROBE_TIMEOUT):
-                    delegate.admin.command("ping")
+                topology: Any = delegate._get_topology()
+                # Whoever connects for the first time is spared the hurry.
+                if not self._unwanted.wait(_PROBE_AFTER):
+                    topology.request_check_all(_PROBE_EVERY)
 
     def _goes_on(self) -> bool:
         with self._lock:
@@ -675,18 +658,10 @@ def _has_time(deadline: Deadline | None, server: Any) -> bool:
     return deadline.remaining() > round_trip_time
 
 
-@contextlib.contextmanager
-def _limited(seconds: float, server: Any) -> Iterator[None]:
-    with pymongo.timeout(seconds):
-        # As PyMongo's server selection does: the server gets the time less a round trip.
-        _csot.set_rtt(server.description.min_round_trip_time)
-        yield
-
-
 def _timeout(deadline: Deadline | None, server: Any) -> contextlib.AbstractContextManager[object]:
     if deadline is None or not deadline.is_limited:
         return _UNLIMITED
-    return _limited(max(_LEAST_TIMEOUT, deadline.remaining()), server)
+    return _pymongo_timeout.limited(deadline.remaining(), server.description.min_round_trip_time)
 
 
 _UNLIMITED = contextlib.nullcontext()

@@ -8,12 +8,9 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from types import TracebackType
 
-import pymongo
+from aioretry import _pymongo_timeout
 
 __all__ = ["Deadline", "deadline"]
-
-# pymongo.timeout(0) means "no limit", so an exhausted remainder is passed as this instead.
-_EXHAUSTED = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +145,5 @@ def validate_seconds(name: str, seconds: object) -> float | None:
 
 
 def driver_timeout(limit: Deadline | None) -> AbstractContextManager[object]:
-    """Return a block inside which PyMongo obeys a deadline, if there is one that ever comes."""
-    if limit is None or not limit.is_limited:
-        return nullcontext()
-    return pymongo.timeout(max(_EXHAUSTED, limit.remaining()))
+    """Return a block inside which PyMongo obeys a deadline, if there is one."""
+    return nullcontext() if limit is None else _pymongo_timeout.limited(limit.remaining())

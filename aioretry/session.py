@@ -12,7 +12,7 @@ from pymongo.errors import NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import _motor
+from aioretry import _motor, _pymongo_timeout
 from aioretry._motor import AsyncIOMotorClientSession
 from aioretry._transactions import RETRY_LIMIT, CommitAgain, GiveUp, RunAgain, TransactionRetries
 from aioretry._write_path import WritePath
@@ -207,7 +207,7 @@ class Transaction(Generic[T]):
         if not self.retries.under_deadline:
             await self.session.abort_transaction()
             return
-        with _motor.fresh_timeout(self._abort_time):
+        with _pymongo_timeout.fresh(self._abort_time):
             aborted = self.session.abort_transaction()
         await aborted
 

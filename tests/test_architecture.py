@@ -11,7 +11,8 @@ PACKAGE = Path(aioretry.__file__).parent
 
 # A module imports only from modules that stand further up in this list.
 RANKS = [
-    {"errors", "events", "deadlines", "_encoded"},
+    {"errors", "events", "_encoded", "_pymongo_timeout"},
+    {"deadlines"},
     {"_verdict", "_transactions", "_driver"},
     {"_replies", "_sessions", "_selection", "_threads"},
     {"_commands", "_motor", "_flight"},
@@ -102,9 +103,9 @@ def test_imports_point_downwards(path):
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_one_room_knows_the_driver(path):
-    """Client code of Motor and PyMongo is imported by `_motor` alone."""
+    """Client code of Motor and PyMongo is imported by `_motor` alone, its timeouts apart."""
     room = room_of(path)
-    if room in {"_motor", "_demo", "__main__"}:
+    if room in {"_motor", "_pymongo_timeout", "_demo", "__main__"}:
         return
     known = {
         name

@@ -22,14 +22,13 @@ from aioretry import (
 
 
 class Commands(monitoring.CommandListener):
-    """Remembers the insert commands that a client sent."""
+    """Remembers the commands that a client sent."""
 
     def __init__(self):
         self.sent = []
 
     def started(self, event):
-        if event.command_name == "insert":
-            self.sent.append(event.command)
+        self.sent.append(event.command)
 
     def succeeded(self, event):
         pass
@@ -40,7 +39,7 @@ class Commands(monitoring.CommandListener):
 
 @pytest.fixture
 async def client(replica_set):
-    """A client that tells which inserts it sends."""
+    """A client that tells what it sends."""
     listener = Commands()
     async with RetryClient(replica_set.uri, event_listeners=[listener]) as client:
         client._sent = listener.sent
@@ -49,7 +48,7 @@ async def client(replica_set):
 
 @pytest.fixture
 def commands(client):
-    """The inserts that the client sent."""
+    """What the client sent."""
     return client._sent
 
 
@@ -142,8 +141,20 @@ class TestDeadlines:
             with pytest.raises(PyMongoError):
                 await collection.find().to_list(None)
 
-    async def test_an_outage_within_the_deadline_is_survived(self, headless, stored, collection):
-        """A write waits for a primary as long as its deadline allows."""
+    async def test_infinity_retries_reads_without_end(self, replica_set, collection, commands):
+        """A read inside the block is retried as often as it takes."""
+        lose = replica_set.faults.drop_reply("find", times=4)
+        with lose:
+            with pytest.raises(AutoReconnect):
+                await collection.find_one()
+            async with deadline(float("inf")):
+                assert await collection.find_one() is None
+        assert 5 == len([command for command in commands if "find" in command])
+
+    async def test_an_outage_within_the_deadline_is_survived(
+        self, headless, stored, collection, commands
+    ):
+        """A write waits for a primary as long as its deadline allows, and sends nothing else."""
         async with deadline(60):
             task = collection.insert_one({"_id": 1})
             await asyncio.sleep(0.1)
@@ -151,6 +162,7 @@ class TestDeadlines:
             await headless.heal()
             await task
         assert [{"_id": 1}] == list(stored.find())
+        assert {"insert"} == {next(iter(command)) for command in commands}
 
     async def test_wtimeout_is_left_out(self, collection, commands):
         """Under a deadline the command has no wtimeout: the deadline takes its place."""

@@ -91,11 +91,18 @@ class TestBlock:
             assert _csot.get_timeout() > 0
             assert _csot.remaining() <= 1e-6
 
-    def test_infinity_leaves_pymongo_alone(self):
-        """No limit for writes is no limit for reads."""
+    def test_infinity_is_no_limit_for_reads_either(self):
+        """PyMongo takes 0 for "no limit", and retries then without end."""
         with deadline(math.inf) as limit:
             assert not limit.is_limited
-            assert _csot.get_timeout() is None
+            assert (0, None) == (_csot.get_timeout(), _csot.remaining())
+
+    def test_infinity_lifts_no_surrounding_limit(self):
+        """What surrounds the block still ends what is called inside."""
+        with pymongo.timeout(5), deadline(math.inf):
+            assert 4 < _csot.remaining() <= 5
+        with deadline(5), deadline(math.inf):
+            assert 4 < _csot.remaining() <= 5
 
     def test_an_outer_pymongo_timeout_still_counts(self):
         """PyMongo's own nesting keeps the nearer."""

@@ -1,0 +1,58 @@
+"""PyMongo's timeout context, which its own operations obey, and each attempt."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import pymongo
+from pymongo import _csot
+
+# Below this, pymongo.timeout() would see an exhausted remainder, or 0, which means "no limit".
+_LEAST = 1e-6
+
+
+def surrounding_end() -> float | None:
+    """Return when the surrounding ``pymongo.timeout()`` blocks are over, or None outside any.
+
+    In seconds of the monotonic clock; infinite if they set no limit.
+    """
+    return None if _csot.get_timeout() is None else _csot.get_deadline()
+
+
+def limited(seconds: float, round_trip_time: float | None = None) -> AbstractContextManager[object]:
+    """Return a block that limits what is called inside.
+
+    Args:
+        seconds: From entering it on, infinity included, which also lifts the client's ``timeoutMS``
+            but no limit of a surrounding block.
+        round_trip_time: By how many seconds less a server is told to take, if it is told.
+    """
+    if math.isinf(seconds):
+        return nullcontext() if _csot.get_timeout() is not None else pymongo.timeout(0)
+    timeout = pymongo.timeout(max(_LEAST, seconds))
+    return timeout if round_trip_time is None else _less_a_round_trip(timeout, round_trip_time)
+
+
+@contextlib.contextmanager
+def fresh(seconds: float) -> Iterator[None]:
+    """Set a timeout for what is called inside, which no surrounding block shortens.
+
+    Args:
+        seconds: From now on.
+    """
+    token = _csot.DEADLINE.set(math.inf)
+    try:
+        with pymongo.timeout(max(_LEAST, seconds)):
+            yield
+    finally:
+        _csot.DEADLINE.reset(token)
+
+
+@contextlib.contextmanager
+def _less_a_round_trip(
+    timeout: AbstractContextManager[object], round_trip_time: float
+) -> Iterator[None]:
+    with timeout:
+        _csot.set_rtt(round_trip_time)  # as PyMongo's server selection does
+        yield

@@ -12,6 +12,7 @@ from aioretry.testing._checks import require, whole
 from aioretry.testing._conversation import Conversation
 from aioretry.testing._faults import Faults
 from aioretry.testing._listening_thread import Service
+from aioretry.testing._mongos_fail_points import MongosFailPoint
 from aioretry.testing._piped import Piped
 from aioretry.testing._router import Address, Router, Shard
 from aioretry.testing._running import Running
@@ -51,6 +52,7 @@ class FakeMongos(Piped):
         self._shards = shards
         self._shard: Shard | None = None  # from the thread's start on
         self._process = ObjectId()
+        self._fail_point = MongosFailPoint()
 
     def __repr__(self) -> str:
         return f"<FakeMongos {self.index} {self.address}>"
@@ -74,7 +76,7 @@ class FakeMongos(Piped):
 
     async def _connect(self, upstream: asyncio.Protocol) -> None:
         if self._shard is not None:
-            Router(upstream, self._shard, self._process)
+            Router(upstream, self._shard, self._process, self._fail_point)
 
 
 class _Service:
@@ -104,6 +106,12 @@ class FakeMongoses(Running):
 
     Reads go to the primary, whatever their read preference. It gets to see that preference: one
     that was deposed a moment ago may still answer a read that allows a secondary.
+
+    Each has the fail point `failCommand` of its own, which `configureFailPoint` sets as at a real
+    one: over this mongos, for the commands that clients send over it, without a word to the servers
+    behind. It takes the modes `"off"`, `"alwaysOn"`, `{"times": n}` and `{"skip": n}`, and the
+    options `failCommands`, `errorCode`, `errorLabels`, `closeConnection`, `writeConcernError`,
+    `blockConnection` with `blockTimeMS`, `appName` and `namespace`; everything else is refused.
 
     Use it in a `with` or an `async with` block, inside that of the set.
 

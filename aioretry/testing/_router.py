@@ -10,6 +10,7 @@ from typing import Any, Final
 from bson import DatetimeMS, Int64, ObjectId
 
 from aioretry.testing._actions import is_state_change, labels_for
+from aioretry.testing._mongos_fail_points import CONFIGURE, MongosFailPoint
 from aioretry.testing._streams import ask, read_message
 from aioretry.testing._wire import (
     EXHAUST_ALLOWED,
@@ -22,6 +23,7 @@ from aioretry.testing._wire import (
     command_of,
     flags_of,
     header_of,
+    hello_request,
     is_hello,
     reply_of,
     with_body,
@@ -148,13 +150,22 @@ class Router(asyncio.Transport):
         protocol: what the answers are given to.
         shard: the replica set.
         process: what identifies the fake mongos.
+        fail_point: the fake mongos's own.
     """
 
-    def __init__(self, protocol: asyncio.Protocol, shard: Shard, process: ObjectId) -> None:
+    def __init__(
+        self,
+        protocol: asyncio.Protocol,
+        shard: Shard,
+        process: ObjectId,
+        fail_point: MongosFailPoint,
+    ) -> None:
         super().__init__()
         self._protocol = protocol
         self._shard = shard
         self._process = process
+        self._fail_point = fail_point
+        self._app_name: str | None = None
         self._buffer = bytearray()
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: that was all
         self._is_closing = False
@@ -202,7 +213,7 @@ class Router(asyncio.Transport):
 
     async def _run(self) -> None:
         # An error of the protocol: the client, or its server, speaks something else.
-        with contextlib.suppress(WireError):
+        with contextlib.suppress(WireError, _HangUpError):
             while (message := await self._messages.get()) is not None:
                 await self._serve(message)
 
@@ -216,12 +227,22 @@ class Router(asyncio.Transport):
         flags = flags_of(header, message)
         name = command_name(header, message)
         is_greeting = name is not None and is_hello(name)
-        primary = None if is_greeting else await self._send(message)
+        primary = None
+        answer: Mapping[str, Any] | None = None
+        if is_greeting:
+            self._app_name = hello_request(message).app_name or self._app_name
+        elif name == CONFIGURE:
+            answer = self._fail_point.configure(command_of(message))
+        else:
+            answer = await self._meet_fail_point(message)
+            primary = None if answer else await self._send(message)
         if flags & MORE_TO_COME or self._is_closing:
             return
         self._is_answering = True
         if is_greeting:
             await self._greet(message, streams=bool(flags & EXHAUST_ALLOWED))
+        elif answer is not None:
+            await self._answer(reply_of(message, answer))
         elif primary is None:
             text = f"could not find a primary within {_PATIENCE:g} seconds"
             await self._fail(message, _NO_PRIMARY, text)
@@ -229,18 +250,32 @@ class Router(asyncio.Transport):
             await self._relay_answers(message, primary)
         self._is_answering = False
 
+    async def _meet_fail_point(self, message: bytes) -> Mapping[str, Any] | None:
+        """Let a command fail before it is run, as the fail point says; give its answer, if any."""
+        if not self._fail_point.is_on:
+            return None
+        wire_version = await self._shard.wire_version()
+        failing = self._fail_point.before_run(message, self._app_name, wire_version)
+        if failing is None:
+            return None
+        await asyncio.sleep(failing.seconds)
+        if failing.hangs_up:
+            raise _HangUpError
+        return failing.error
+
     async def _greet(self, message: bytes, *, streams: bool) -> None:
         request = body_of(message)
         seconds = _patience_of(request)
         more_to_come = streams and seconds > 0
         last = message
-        while True:
+        while (error := await self._meet_fail_point(message)) is None:
             await asyncio.sleep(seconds)
             hello = self._hello(request, await self._shard.wire_version())
             last = reply_of(last, hello, more_to_come=more_to_come)
             await self._answer(last)
             if not more_to_come:
                 return
+        await self._answer(reply_of(last, error))
 
     def _hello(self, request: Mapping[str, Any], wire_version: int) -> dict[str, Any]:
         writable = "isWritablePrimary" if "hello" in request else "ismaster"
@@ -279,9 +314,9 @@ class Router(asyncio.Transport):
                 self._lose_primary(self._primary.address)
             await self._fail(message, _HOST_UNREACHABLE, str(body.get("errmsg")))
             return False
-        if "topologyVersion" in body:
-            del body["topologyVersion"]
-            reply = with_body(reply, body)
+        changes = self._fail_point.after_run(message, self._app_name) if body.get("ok") else {}
+        if body.pop("topologyVersion", None) or changes:
+            reply = with_body(reply, body | changes)
         await self._answer(reply)
         return bool(flags_of(header_of(reply), reply) & MORE_TO_COME)
 
@@ -318,6 +353,10 @@ class Router(asyncio.Transport):
         if self._primary is not None:
             self._shard.disconnect(self._primary)
             self._primary = None
+
+
+class _HangUpError(Exception):
+    """The client's connection is to be closed."""
 
 
 class _Connection:

@@ -1,5 +1,10 @@
-"""Fixtures of the whole suite: one real replica set, and what each test needs of it."""
+"""Fixtures of the whole suite: one real replica set, and what each test needs of it.
 
+``AIORETRY_TEST_SERVER`` names the servers' version, and ``AIORETRY_TEST_LOOP`` may be ``uvloop``.
+"""
+
+import asyncio
+import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -14,10 +19,24 @@ from aioretry.testing import ReplicaSet
 MAJORITY = WriteConcern(w="majority", j=True)
 
 
+def pytest_configure() -> None:
+    """Choose what makes event loops."""
+    if os.environ.get("AIORETRY_TEST_LOOP") == "uvloop":
+        import uvloop
+
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+
+
 @pytest.fixture(scope="session")
-def shared_set() -> Iterator[ReplicaSet]:
+def server_version() -> str | None:
+    """The servers' version; None for the newest."""
+    return os.environ.get("AIORETRY_TEST_SERVER")
+
+
+@pytest.fixture(scope="session")
+def shared_set(server_version: str | None) -> Iterator[ReplicaSet]:
     """Three members behind proxies, for the whole session."""
-    with ReplicaSet(faults=True) as replica_set:
+    with ReplicaSet(version=server_version, faults=True) as replica_set:
         yield replica_set
 
 

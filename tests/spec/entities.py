@@ -1,0 +1,142 @@
+"""What the operations of a test are called on: clients, databases and collections, by their ids."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pymongo.write_concern import WriteConcern
+
+from tests.spec.deployments import Deployment
+from tests.spec.events import Recorder
+from tests.spec.unsupported import UnsupportedError, require_known
+
+MakeClient = Callable[..., Any]
+"""Makes a client with Motor's interface of a URI and options."""
+
+_CLIENT = {
+    "id",
+    "uriOptions",
+    "useMultipleMongoses",
+    "observeEvents",
+    "ignoreCommandMonitoringEvents",
+    "awaitMinPoolSizeMS",
+}
+_DATABASE = {"id", "client", "databaseName"}
+_COLLECTION = {"id", "database", "collectionName", "collectionOptions"}
+# A server that a fail point makes say that it shuts down, and which does not, tells nobody of it
+# before it is asked again.
+_DEFAULTS = {"heartbeatFrequencyMS": 500}
+_WRITE_CONCERN = {"w": "w", "journal": "j", "wtimeoutMS": "wtimeout"}
+
+
+class Entities:
+    """The entities of one test.
+
+    Args:
+        deployment: What the clients are clients of.
+        make_client: Makes one.
+        with_login: Whether they authenticate.
+    """
+
+    def __init__(
+        self, deployment: Deployment, make_client: MakeClient, *, with_login: bool = False
+    ) -> None:
+        self.recorders: dict[str, Recorder] = {}
+        self.to_close: list[Any] = []
+        """Change streams that were opened."""
+
+        self._deployment = deployment
+        self._make_client = make_client
+        self._with_login = with_login
+        self._entities: dict[str, tuple[str, Any]] = {}
+
+    def get(self, name: str, kind: str | None = None) -> tuple[str, Any]:
+        """The kind and the object of an entity.
+
+        Raises:
+            UnsupportedError: There is none of this name and kind.
+        """
+        found = self._entities.get(name)
+        if found is None or kind not in {None, found[0]}:
+            raise UnsupportedError(f"no {kind or 'entity'} is called {name}")
+        return found
+
+    async def create(self, descriptions: Sequence[Mapping[str, Any]]) -> None:
+        """Create entities.
+
+        Raises:
+            UnsupportedError: One is not known here.
+        """
+        for description in descriptions:
+            [(kind, content)] = description.items()
+            match kind:
+                case "client":
+                    made = await self._client(content)
+                case "database":
+                    made = self._database(content)
+                case "collection":
+                    made = self._collection(content)
+                case _:
+                    raise UnsupportedError(f"the entity {kind}")
+            self._entities[content["id"]] = (kind, made)
+
+    async def close(self) -> None:
+        """Close what is open."""
+        for stream in self.to_close:
+            await stream.close()
+        for kind, entity in self._entities.values():
+            if kind == "client":
+                entity.close()
+
+    async def _client(self, content: Mapping[str, Any]) -> Any:
+        require_known("a client", content, _CLIENT)
+        recorder = Recorder(
+            content.get("observeEvents", []), content.get("ignoreCommandMonitoringEvents", [])
+        )
+        several = content.get("useMultipleMongoses", False)
+        options = content.get("uriOptions", {})
+        client = self._make_client(
+            self._deployment.uri(several_routers=several, with_login=self._with_login),
+            event_listeners=[recorder],
+            **(_DEFAULTS | options),
+        )
+        if "awaitMinPoolSizeMS" in content:
+            await client.admin.command("ping")
+            await _fill(recorder, options["minPoolSize"], content["awaitMinPoolSizeMS"] / 1000)
+            recorder.forget()
+        self.recorders[content["id"]] = recorder
+        return client
+
+    def _database(self, content: Mapping[str, Any]) -> Any:
+        require_known("a database", content, _DATABASE)
+        return self.get(content["client"], "client")[1][content["databaseName"]]
+
+    def _collection(self, content: Mapping[str, Any]) -> Any:
+        require_known("a collection", content, _COLLECTION)
+        options = content.get("collectionOptions", {})
+        require_known("collectionOptions", options, {"writeConcern"})
+        database = self.get(content["database"], "database")[1]
+        return database.get_collection(
+            content["collectionName"], write_concern=_write_concern(options.get("writeConcern"))
+        )
+
+
+async def _fill(recorder: Recorder, count: int, seconds: float) -> None:
+    """Wait until the pool of the server that was asked has so many connections.
+
+    Raises:
+        TimeoutError: It has not in time.
+    """
+    ends = time.monotonic() + seconds
+    while recorder.ready < count:
+        if time.monotonic() > ends:
+            raise TimeoutError(f"no {count} connections within {seconds:g} seconds")
+        await asyncio.sleep(0.01)
+
+
+def _write_concern(given: Mapping[str, Any] | None) -> WriteConcern | None:
+    if given is None:
+        return None
+    require_known("writeConcern", given, _WRITE_CONCERN.keys())
+    return WriteConcern(**{_WRITE_CONCERN[name]: value for name, value in given.items()})

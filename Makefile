@@ -11,7 +11,7 @@ SOURCES := aioretry tests examples
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
 	@echo "make test         lint, types and all tests"
-	@echo "make matrix       the failover test on every server version (slow)"
+	@echo "make matrix       every server version, PyMongo, Python and event loop (two hours)"
 	@echo "make bench        throughput beside Motor and PyMongo's AsyncMongoClient"
 	@echo "make bench-bulk   insert_many and bulk_write beside Motor"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
@@ -41,7 +41,7 @@ pytest: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
 
 matrix: $(STAMP)
-	$(BIN)/python -m pytest -m matrix $(ARGS)
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks $(ARGS)
@@ -63,4 +63,4 @@ format: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,94 @@
+"""What the tests are run with: servers, PyMongo, Python and event loop."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_SPECIFICATIONS = ("tests/spec",)
+_ALL = ("tests/spec", "tests/integration")
+_MINORS = range(15, 11, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of the tests.
+
+    Attributes:
+        name: What it is called.
+        server: The servers' version.
+        oldest: Whether with the oldest PyMongo that is allowed, and not the newest.
+        python: The interpreter's path; None for the one that runs this.
+        loop: ``uvloop``, or None for asyncio's own.
+        debug: Whether asyncio looks closely.
+        tests: What is run.
+        marker: Which of it; None for all but what concerns several versions at once.
+    """
+
+    name: str
+    server: str
+    oldest: bool = False
+    python: str | None = None
+    loop: str | None = None
+    debug: bool = False
+    tests: tuple[str, ...] = _ALL
+    marker: str | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment variables that say so to the tests."""
+        variables = {"AIORETRY_TEST_SERVER": self.server}
+        if self.loop is not None:
+            variables["AIORETRY_TEST_LOOP"] = self.loop
+        if self.debug:
+            variables["PYTHONASYNCIODEBUG"] = "1"
+        return variables
+
+
+def cells() -> list[Cell]:
+    """All runs that this machine can make."""
+    found = [Cell(f"server {version}", version) for version in ("4.4", "5.0", "6.0")]
+    # Some tests need what 4.2 doesn't have.
+    found += [
+        Cell("server 4.2, oldest PyMongo", "4.2", oldest=True, tests=_SPECIFICATIONS),
+        Cell("server 4.4, oldest PyMongo", "4.4", oldest=True),
+    ]
+    newest = newest_python()
+    if newest is not None:
+        version, path = newest
+        found.append(Cell(f"Python {version}", "6.0", python=path))
+    found.append(Cell("asyncio's debug mode", "6.0", debug=True))
+    found.append(Cell("uvloop", "6.0", loop="uvloop"))
+    found.append(Cell("several servers at once", "6.0", tests=("tests",), marker="matrix"))
+    return found
+
+
+def newest_python() -> tuple[str, str] | None:
+    """Version and path of the newest interpreter, if it is newer than the one that runs this."""
+    for minor in _MINORS:
+        if minor == sys.version_info.minor:
+            return None
+        for path in _pythons(minor):
+            if _works(path):
+                return f"3.{minor}", path
+    return None
+
+
+def _pythons(minor: int) -> list[str]:
+    """Where an interpreter of a version may be: on the path, or among those of pyenv."""
+    on_path = shutil.which(f"python3.{minor}")
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    own = [str(path) for path in sorted(pyenv.glob(f"3.{minor}.*/bin/python3"), reverse=True)]
+    return ([on_path] if on_path else []) + own
+
+
+def _works(path: str) -> bool:
+    # A version manager's command may be there without the version.
+    return subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0
+
+
+def root() -> Path:
+    """The folder of the project."""
+    return Path(__file__).parents[2]

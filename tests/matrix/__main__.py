@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -48,8 +47,8 @@ def main() -> int:
 def _run(cell: Cell, console: Console, *, spec_only: bool) -> Results | None:
     """Run the tests once; None if they did not even begin."""
     python = python_of(cell, FOLDER)
-    base = FOLDER / cell.name.replace(" ", "-").replace(",", "")
-    report, log = base.with_suffix(".xml"), base.with_suffix(".log")
+    name = cell.name.replace(" ", "-").replace(",", "")
+    report, log = FOLDER / f"{name}.xml", FOLDER / f"{name}.log"
     report.unlink(missing_ok=True)
     tests = ["tests/spec"] if spec_only and cell.marker is None else list(cell.tests)
     marker = [] if cell.marker is None else ["-m", cell.marker]
@@ -75,20 +74,16 @@ def _run(cell: Cell, console: Console, *, spec_only: bool) -> Results | None:
 def _table(name: str, results: Results | None) -> Table | str:
     if results is None:
         return f"{name}: did not run"
-    table = Table("tests", "all", "passed", "failed", "skipped", title=name, title_justify="left")
+    columns = ("tests", "all", "passed", "repeated", "failed", "skipped")
+    table = Table(*columns, title=name, title_justify="left")
     for group, tally in sorted(results.groups.items()):
-        table.add_row(
-            group, str(tally.all), str(tally.passed), str(tally.failed), str(tally.skipped)
-        )
-    for reason, count in _by_reason(results).items():
-        table.add_row(f"  skipped: {reason}", "", "", "", str(count))
+        counts = (tally.all, tally.passed, tally.repeated, tally.failed, tally.skipped)
+        table.add_row(group, *map(str, counts))
+    for reason, count in sorted(results.reasons.items()):
+        table.add_row(f"  skipped: {reason}", "", "", "", "", str(count))
     for failure in results.failures:
         table.add_row(f"  failed: {failure}")
     return table
-
-
-def _by_reason(results: Results) -> Counter[str]:
-    return Counter(dict(sorted(results.reasons.items())))
 
 
 def _tail(log: Path) -> str:

@@ -17,6 +17,8 @@ class Tally:
     passed: int = 0
     failed: int = 0
     skipped: int = 0
+    repeated: int = 0
+    """Of those that passed, how many not at the first time."""
 
     @property
     def all(self) -> int:
@@ -48,6 +50,8 @@ class Results:
             self.reasons[f"{group}: {skipped.get('message', '')}"] += 1
         else:
             tally.passed += 1
+            repeated = [each.get("value") for each in case.iter("property")]
+            tally.repeated += any(value != "0" for value in repeated)
 
 
 def read_results(path: Path) -> Results:

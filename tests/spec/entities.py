@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pymongo
 from pymongo.write_concern import WriteConcern
 
 from tests.spec.deployments import Deployment
@@ -72,7 +73,7 @@ class Entities:
             [(kind, content)] = description.items()
             match kind:
                 case "client":
-                    made = await self._client(content)
+                    made = self._client(content)
                 case "database":
                     made = self._database(content)
                 case "collection":
@@ -80,6 +81,8 @@ class Entities:
                 case _:
                     raise UnsupportedError(f"the entity {kind}")
             self._entities[content["id"]] = (kind, made)
+            if "awaitMinPoolSizeMS" in content:
+                await self._fill_pool(made, content)
 
     async def close(self) -> None:
         """Close what is open."""
@@ -89,24 +92,27 @@ class Entities:
             if kind == "client":
                 entity.close()
 
-    async def _client(self, content: Mapping[str, Any]) -> Any:
+    def _client(self, content: Mapping[str, Any]) -> Any:
         require_known("a client", content, _CLIENT)
         recorder = Recorder(
             content.get("observeEvents", []), content.get("ignoreCommandMonitoringEvents", [])
         )
         several = content.get("useMultipleMongoses", False)
         options = content.get("uriOptions", {})
-        client = self._make_client(
+        self.recorders[content["id"]] = recorder
+        return self._make_client(
             self._deployment.uri(several_routers=several, with_login=self._with_login),
             event_listeners=[recorder],
             **(_DEFAULTS | options),
         )
-        if "awaitMinPoolSizeMS" in content:
+
+    async def _fill_pool(self, client: Any, content: Mapping[str, Any]) -> None:
+        recorder = self.recorders[content["id"]]
+        count, seconds = content["uriOptions"]["minPoolSize"], content["awaitMinPoolSizeMS"] / 1000
+        with pymongo.timeout(seconds):  # and not the client's own
             await client.admin.command("ping")
-            await _fill(recorder, options["minPoolSize"], content["awaitMinPoolSizeMS"] / 1000)
-            recorder.forget()
-        self.recorders[content["id"]] = recorder
-        return client
+        await _wait_for_connections(recorder, count, seconds)
+        recorder.forget()
 
     def _database(self, content: Mapping[str, Any]) -> Any:
         require_known("a database", content, _DATABASE)
@@ -122,7 +128,7 @@ class Entities:
         )
 
 
-async def _fill(recorder: Recorder, count: int, seconds: float) -> None:
+async def _wait_for_connections(recorder: Recorder, count: int, seconds: float) -> None:
     """Wait until the pool of the server that was asked has so many connections.
 
     Raises:

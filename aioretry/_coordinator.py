@@ -220,7 +220,7 @@ class Coordinator:
         try:
             elsewhere = is_mongos and record.sent and self._has_another(statement, record.address)
             if server is not None and not elsewhere and _verdict.may_be_retryable(error):
-                lost = not await self._selection.settle(server, result.topology_version)
+                lost = not await self._selection.settle(server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error
         failure = Failure(error, record.sent, result.numbered, lost, is_mongos)

@@ -21,6 +21,8 @@ DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
 
 Address: TypeAlias = tuple[str, int | None]
 
+_FIRST_RETRYING_WIRE_VERSION = 6  # MongoDB 3.6
+
 Encode: TypeAlias = Callable[[list[Mapping[str, Any]], CodecOptions[Any]], EncodedDocuments]
 """Encodes documents as the driver does."""
 
@@ -79,7 +81,7 @@ class ServerView:
             case ServerKind.LOAD_BALANCER:
                 return True
             case ServerKind.PRIMARY | ServerKind.MONGOS:
-                return self.has_sessions
+                return self.has_sessions and self.max_wire_version >= _FIRST_RETRYING_WIRE_VERSION
             case _:
                 return False
 
@@ -190,9 +192,6 @@ class AttemptResult:
 
     numbered: bool = False
     """Whether the command carried a transaction id."""
-
-    topology_version: tuple[object, int] | None = None
-    """What the driver has yet to learn of the server from a reply that it took for a success."""
 
     reason: Exception | None = None
     """Why there was nothing to send."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from pymongo.errors import AutoReconnect, InvalidOperation
 
-from aioretry import _replies
 from aioretry._driver import (
     Address,
     AttemptCall,
@@ -269,14 +268,12 @@ class Flight:
             error = self._error_in(record.reply)
             if error is None:
                 return result
-            version = _replies.topology_version_in(record.reply)
         except Exception as exc:  # noqa: BLE001 - the answer makes no sense, but it came
-            error, version = exc, None
+            error = exc
         return replace(
             result,
             ending=Ending.FAILED,
             record=replace(record, error=error, reply=None),
-            topology_version=version,
         )
 
     def _error_in(self, reply: Mapping[str, Any]) -> Exception | None:

@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 import pymongo
@@ -32,6 +32,7 @@ from pymongo.errors import (
     ConfigurationError,
     ConnectionFailure,
     InvalidOperation,
+    NotPrimaryError,
     PyMongoError,
 )
 from pymongo.lock import _create_lock
@@ -154,10 +155,16 @@ class MotorDriver:
         self._has_listeners = any(isinstance(one, CommandListener) for one in listeners)
 
     def view(self) -> TopologyView:
-        """Return what is known of the deployment."""
+        """Return what is known of the deployment.
+
+        Raises:
+            InvalidOperation: The client was closed.
+            ConfigurationError: A server is too old or too new for the driver.
+        """
         if self._closed:
             raise InvalidOperation(_CLOSED)
         description = self._delegate.topology_description
+        description.check_compatible()
         if description is not self._view.source or self._selector is not any_server_selector:
             self._view = self._view_of(description)
         return self._view
@@ -304,6 +311,7 @@ class MotorDriver:
                 if _has_time(call.deadline, server):
                     reply = self._exchange(call, connection, body, session)
                     if reply is not None:
+                        self._learn_of_concern(reply, view, connection)
                         return reply
             raise _NotSentError(Ending.EXPIRED)
         finally:
@@ -333,6 +341,24 @@ class MotorDriver:
             raise
         finally:
             carrier.finish()
+
+    def _learn_of_concern(
+        self, reply: Mapping[str, Any], view: ServerView, connection: Any
+    ) -> None:
+        # A server that is deposed while it waits for others says so in an answer that is none of
+        # an error. What a router passes on is not about itself.
+        concern = reply.get("writeConcernError")
+        if not concern or view.kind is not ServerKind.PRIMARY:
+            return
+        details = {"code": concern.get("code"), "topologyVersion": reply.get("topologyVersion")}
+        news: Any = _News(
+            NotPrimaryError("a write concern error", details),
+            connection.max_wire_version,
+            connection.generation,
+            completed_handshake=True,
+            service_id=connection.service_id,
+        )
+        self._delegate._get_topology().handle_error(view.address, news)
 
     @property
     def _is_watched(self) -> bool:
@@ -409,6 +435,16 @@ def _hang_up(connection: Any) -> None:
     with contextlib.suppress(OSError, TypeError):  # it is closed; or none of the standard library's
         # Not an SSL socket's own, which takes the encryption from under whoever uses it.
         socket.socket.shutdown(end, socket.SHUT_RDWR)
+
+
+class _News(NamedTuple):
+    """What PyMongo's topology wants to know of an error."""
+
+    error: Exception
+    max_wire_version: int
+    sock_generation: int
+    completed_handshake: bool
+    service_id: Any
 
 
 class _AbandonedError(Exception):

@@ -67,12 +67,6 @@ def says_time_is_over(reply: Mapping[str, Any]) -> bool:
     return any(error.get("code") == MAX_TIME_EXPIRED for error in errors)
 
 
-def topology_version_in(reply: Mapping[str, Any]) -> tuple[object, int] | None:
-    """Return process id and counter of the topology version in a reply, or None."""
-    version = reply.get("topologyVersion")
-    return None if version is None else (version["processId"], version["counter"])
-
-
 def _concern_error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
     details = concern_error_document(reply)
     if details is None:

@@ -78,34 +78,26 @@ class Selection:
             if timer is not None:
                 timer.cancel()
 
-    async def settle(self, server: ServerView, version: tuple[object, int] | None) -> bool:
+    async def settle(self, server: ServerView) -> bool:
         """Let the driver catch up with what an attempt has just learnt of a server.
 
-        The driver marks no server on a failure to connect nor on a write concern error, so that a
-        retry at once would meet the same dead server.
+        The driver marks no server on a failure to connect, so that a retry at once would meet the
+        same dead server.
 
         Args:
             server: The server as it was known before the attempt.
-            version: The topology version of the server's answer, if it had one.
 
         Returns:
             Whether the server still takes writes, for all that is known.
         """
         with anyio.move_on_after(_SETTLE_FOR):
-            while not self._has_news_of(server, version):  # noqa: ASYNC110 - nobody tells
+            while not self._has_news_of(server):  # noqa: ASYNC110 - nobody tells
                 await anyio.sleep(_SETTLE_LOOK_EVERY)
         return server.address in self._driver.view().writable
 
-    def _has_news_of(self, server: ServerView, version: tuple[object, int] | None) -> bool:
+    def _has_news_of(self, server: ServerView) -> bool:
         known = self._driver.view().writable.get(server.address)
-        if known is None:
-            return True
-        if version is None:
-            return known.source is not server.source
-        if known.topology_version is None:
-            return False
-        process, counter = known.topology_version
-        return process != version[0] or counter >= version[1]
+        return known is None or known.source is not server.source
 
     def _ensure_watcher(self) -> None:
         if self._watcher is None or self._watcher.done():

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import aioretry
 import aioretry.testing
+from aioretry.operation import Operation
 from aioretry.testing import Fault, Faults, Only
 
 ROOT = Path(__file__).parent.parent
@@ -20,18 +22,49 @@ DOCUMENTS = [README, CHANGELOG, *PAGES]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 SERVICE = ROOT / "examples" / "test_your_service"
 
+COMPLIANCE = (ROOT / "docs" / "compliance.md").read_text()
+OFFICIAL_TESTS = Path(
+    os.environ.get("AIORETRY_SPEC_TESTS") or ROOT.parent / "shared" / "spec-tests"
+)
+
 BEGIN = "# The README's snippet begins here.\n"
 END = "# The README's snippet ends here.\n"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPET = re.compile(
     r"^<!-- (examples/[\w/]+\.\w+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
+TEST = re.compile(r"`(tests/[^`:]*)((?:::\w+)*)`")
+OFFICIAL_FILE = re.compile(r"`([\w-]+/[\w-]+\.json)`")
+REQUIREMENT = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |^#|\Z)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)[^)]*\)")
 
 
 def blocks(document: Path, language: str) -> list[str]:
     """The code blocks of a document in one language."""
     return [code for name, code in FENCE.findall(document.read_text()) if name == language]
+
+
+def names_of_tests(path: Path) -> set[str]:
+    """The tests of a file, as pytest calls them: `::Class::test` or `::test`."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found |= {
+                f"::{node.name}::{member.name}"
+                for member in node.body
+                if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+            }
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(f"::{node.name}")
+    return {name for name in found if name.rpartition("::")[2].startswith("test_")}
+
+
+def rows(document: Path, heading: str) -> list[list[str]]:
+    """The rows of the table of a document whose first column has a heading."""
+    lines = document.read_text().splitlines()
+    table = lines[next(n for n, line in enumerate(lines) if line.startswith(f"| {heading} |")) :]
+    end = next((n for n, line in enumerate(table) if not line.startswith("|")), len(table))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:end]]
 
 
 def without_blank_lines(text: str) -> list[str]:
@@ -133,6 +166,50 @@ class TestKit:
         """The table of the conditions has a line for each."""
         text = (ROOT / "docs" / "testing.md").read_text()
         assert [] == [name for name in Only.__annotations__ if f"\n| `{name}` |" not in text]
+
+
+class TestCompliance:
+    """The page about the requirements of the retryable-writes specification."""
+
+    def test_has_every_requirement(self):
+        """All 56 are there, in their order, and each names what holds it."""
+        entries = REQUIREMENT.findall(COMPLIANCE)
+        assert list(range(1, 57)) == [int(number) for number, _ in entries]
+        assert [] == [
+            number
+            for number, text in entries
+            if not TEST.search(text) and not OFFICIAL_FILE.search(text)
+        ]
+
+    def test_tests_exist(self):
+        """Every test that it names is there."""
+        named = set(TEST.findall(COMPLIANCE))
+        assert len(named) > 56
+        assert [] == [
+            path + name
+            for path, name in sorted(named)
+            if not (ROOT / path).is_file() or name not in names_of_tests(ROOT / path)
+        ]
+
+    @pytest.mark.skipif(not OFFICIAL_TESTS.is_dir(), reason="the official tests are not here")
+    def test_official_files_exist(self):
+        """So is every official file."""
+        named = set(OFFICIAL_FILE.findall(COMPLIANCE))
+        assert named
+        assert [] == [name for name in sorted(named) if not (OFFICIAL_TESTS / name).is_file()]
+
+    def test_operations_that_are_retried_are_documented(self):
+        """The tables have each write, with its transaction id or without; specification:
+        "Drivers MUST document operations that support retryable behavior"."""
+        writes = {name for name in vars(Operation) if not name.startswith("_")} - {"attempts"}
+        for document in ROOT / "docs" / "operations.md", README:
+            has_id = {"yes": set(), "no": set()}
+            for operations, transaction_id, *_ in rows(document, "operation"):
+                names = set(re.findall(r"`(\w+)`", operations)) & writes
+                has_id.get(transaction_id.partition(",")[0], set()).update(names)
+            assert writes == has_id["yes"] | has_id["no"]
+            assert {"update_many", "delete_many"} == has_id["no"] - {"bulk_write"}
+            assert has_id["yes"] == writes - {"update_many", "delete_many"}
 
 
 class TestCommands:

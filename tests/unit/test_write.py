@@ -236,7 +236,7 @@ async def test_where_another_mongos_is_known_nobody_waits(monkeypatch):
     """News of the mongos that failed are waited for only where no other one could be asked."""
     settled = []
 
-    async def settle(self, server, version):
+    async def settle(self, server):
         settled.append(server.address)
         return True
 

@@ -84,6 +84,7 @@ __all__ = [
     "surrounding_deadline",
     "timeout",
     "user_session",
+    "wrap_reads",
 ]
 
 ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
@@ -119,6 +120,19 @@ def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
 def backs_off(delegate: pymongo.MongoClient[Any]) -> bool:
     """Tell whether PyMongo retries overload errors by itself, as it does from 4.17 on."""
     return hasattr(delegate.options, "max_adaptive_retries")
+
+
+def wrap_reads(
+    delegate: pymongo.MongoClient[Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Have a client make its reads by way of something else.
+
+    Args:
+        delegate: The client.
+        wrap: Is given what makes one read, and returns what is called in its place.
+    """
+    client: Any = delegate
+    client._retryable_read = wrap(client._retryable_read)
 
 
 def encrypts(delegate: pymongo.MongoClient[Any]) -> bool:

@@ -1,9 +1,12 @@
 """Overload retries of what is passed through to Motor, for a PyMongo that has none of its own."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
 from pymongo.errors import PyMongoError, ServerSelectionTimeoutError
@@ -12,7 +15,12 @@ from aioretry import _verdict
 from aioretry._verdict import Failure, GiveUp, Policy, RetryState
 from aioretry.deadlines import Deadline, driver_timeout
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
+
+_is_repeated: ContextVar[bool] = ContextVar("aioretry_is_repeated", default=False)
+"""Whether what is called is repeated already, reads that it consists of included."""
 
 
 class OverloadRetries:
@@ -44,7 +52,7 @@ class OverloadRetries:
         if self._policy is None or _in_transaction(session):
             return call()
         deadline = self._deadline()
-        with driver_timeout(deadline):
+        with driver_timeout(deadline), _repeating():
             first = call()
         repeated = self._repeat(call, first, self._policy, deadline)
         task = first.get_loop().create_task(repeated)
@@ -81,12 +89,40 @@ class OverloadRetries:
             try:
                 if attempt is not None:
                     return await attempt
-                with driver_timeout(deadline):
+                with driver_timeout(deadline), _repeating():
                     return await call()
             except PyMongoError as exc:
                 wait = _wait_after(exc, retries, deadline)
             attempt = None
             await anyio.sleep(wait)
+
+
+def repeat_reads(
+    read: Callable[Concatenate[S, Any, Any, P], T],
+    policy: Policy,
+    deadline: Callable[[], Deadline | None],
+) -> Callable[Concatenate[S, Any, Any, P], T]:
+    """Return what repeats a read, of which a cursor makes several, on the thread that makes it.
+
+    Args:
+        read: Makes a read: with what it sends, a read preference and a session.
+        policy: What the client's options say about retries of reads.
+        deadline: Finds the deadline that holds where a read is made.
+    """
+
+    def repeat(send: S, preference: Any, session: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if _is_repeated.get() or _in_transaction(session):
+            return read(send, preference, session, *args, **kwargs)
+        limit = deadline()
+        retries = RetryState(policy, limit is not None, random.random)
+        while True:
+            try:
+                return read(send, preference, session, *args, **kwargs)
+            except PyMongoError as exc:
+                wait = _wait_after(exc, retries, limit)
+            time.sleep(wait)
+
+    return repeat
 
 
 def writes(pipeline: object) -> bool:
@@ -95,6 +131,15 @@ def writes(pipeline: object) -> bool:
         return False
     last: Any = pipeline[-1]
     return isinstance(last, Mapping) and ("$out" in last or "$merge" in last)
+
+
+@contextlib.contextmanager
+def _repeating() -> Iterator[None]:
+    token = _is_repeated.set(True)
+    try:
+        yield
+    finally:
+        _is_repeated.reset(token)
 
 
 def _wait_after(error: PyMongoError, retries: RetryState, deadline: Deadline | None) -> float:

@@ -24,7 +24,7 @@ from aioretry._motor import (
     Database,
     TransactionOptions,
 )
-from aioretry._overload import OverloadRetries
+from aioretry._overload import OverloadRetries, repeat_reads
 from aioretry._write_path import WritePath
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
@@ -86,6 +86,11 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             hooks=all_hooks,
         )
         backs_off = _motor.backs_off(delegate)
+        if not backs_off:
+            of_reads = replace(policy, retry_writes=delegate.options.retry_reads)
+            _motor.wrap_reads(
+                delegate, lambda read: repeat_reads(read, of_reads, self._write_path.deadline)
+            )
         self._overload = OverloadRetries(
             None if backs_off else policy, deadline=self._write_path.deadline
         )

@@ -103,8 +103,9 @@ class ListeningThread:
 
     def _run(self) -> None:
         try:
-            # Without asyncio's debug mode, which the tests around it may run in.
-            with asyncio.Runner(debug=False) as runner:
+            # Neither in asyncio's debug mode nor on another library's loop, which the tests around
+            # it may run on: the links live by what asyncio's own transports do.
+            with asyncio.Runner(debug=False, loop_factory=asyncio.SelectorEventLoop) as runner:
                 runner.run(self._serve())
         except Exception as exc:
             if self._started.done():

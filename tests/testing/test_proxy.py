@@ -300,3 +300,19 @@ def test_closed_while_a_client_connects(servers: ReplicaSet) -> None:
         with Proxy(host, int(port)) as proxy:
             connection = socket.create_connection(("127.0.0.1", proxy.port), 5)
         assert is_closed(connection)
+
+
+def test_a_program_with_loops_of_its_own(free_port: int) -> None:
+    """A proxy's loop is asyncio's own, whatever makes the loops of the program around it."""
+
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        def new_event_loop(self):
+            raise AssertionError("a loop of the program's")
+
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(Policy())
+    try:
+        with Proxy("127.0.0.1", free_port) as proxy:
+            assert is_closed(socket.create_connection(("127.0.0.1", proxy.port), 10))
+    finally:
+        asyncio.set_event_loop_policy(before)

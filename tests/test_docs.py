@@ -33,7 +33,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPET = re.compile(
     r"^<!-- (examples/[\w/]+\.\w+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
-TEST = re.compile(r"`(tests/[^`:]*)((?:::\w+)*)`")
+TEST = re.compile(r"`(tests/[^`:]*\.py)((?:::\w+)*)`")
 OFFICIAL_FILE = re.compile(r"`([\w-]+/[\w-]+\.json)`")
 REQUIREMENT = re.compile(r"^(\d+)\. (.*?)(?=^\d+\. |^#|\Z)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)[^)]*\)")

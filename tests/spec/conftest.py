@@ -1,4 +1,4 @@
-"""Deployments for the official tests, each started once."""
+"""Deployments for the official tests; what they start is gone when their module is done."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ def official_set(shared_set: ReplicaSet) -> Deployment:
     return describe("replicaset", shared_set.uri)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def official_routers(shared_set: ReplicaSet) -> Iterator[Deployment]:
     """Two fake mongoses before the replica set."""
     with FakeMongoses(shared_set) as cluster:
@@ -22,7 +22,7 @@ def official_routers(shared_set: ReplicaSet) -> Iterator[Deployment]:
         yield describe("sharded", cluster.uri, f"mongodb://{one}/")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def official_standalone(server_version: str | None) -> Iterator[Deployment]:
     """A server that is no member of a replica set."""
     with Standalone(server_version) as server:

@@ -25,14 +25,14 @@ def kind() -> ClientKind:
     return KINDS[os.environ.get(CLIENT_VARIABLE, "aioretry")]
 
 
-@pytest.fixture(scope="session", params=["official_set", "official_routers", "official_standalone"])
+@pytest.fixture(scope="module", params=["official_set", "official_routers", "official_standalone"])
 def deployment(request: pytest.FixtureRequest) -> Deployment:
     """One after the other."""
     found: Deployment = request.getfixturevalue(request.param)
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def internal(deployment: Deployment) -> Iterator[Any]:
     """PyMongo's own client of it."""
     with MongoClient(deployment.uri_of_one) as client:

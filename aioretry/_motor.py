@@ -178,8 +178,8 @@ class MotorDriver:
         if self._closed:
             raise InvalidOperation(_CLOSED)
         description = self._delegate.topology_description
-        description.check_compatible()
         if description is not self._view.source or self._selector is not any_server_selector:
+            description.check_compatible()
             self._view = self._view_of(description)
         return self._view
 

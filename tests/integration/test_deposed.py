@@ -150,6 +150,19 @@ class TestFrozenPrimary:
         assert {n: int(n == 1) for n in range(WRITERS)} == await counts_of(counters)
         await none_abandoned(client)
 
+    async def test_what_is_still_being_sent(self, replica_set, client, counters):
+        """A thread that can't get rid of a large document is ended, too."""
+        old = await replica_set.primary()
+        await replica_set.freeze(old)
+        large = "x" * 12 * 2**20
+        async with asyncio.timeout(GUARD):
+            results = await asyncio.gather(
+                *(counters.insert_one({"_id": f"large {n}", "x": large}) for n in range(THREADS))
+            )
+            await none_abandoned(client)
+        assert THREADS == len(results)
+        assert "frozen" == old.state.value
+
     async def test_cancelled_writers_hold_it_up_no_longer(self, replica_set, client, counters):
         """Threads that carry what was cancelled, or ran out of time, are freed like the others."""
         await replica_set.freeze(await replica_set.primary())

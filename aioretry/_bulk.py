@@ -238,6 +238,7 @@ class Bulk(Generic[T]):
         command = self._target.write(self.operation, kind.value, body, _no_result)
         command.error_in = batch.error_in
         command.prepare = partial(self._fill, command, batch)
+        command.may_block = True
         command.is_part = True
         self._batch = batch
         return command

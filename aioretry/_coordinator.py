@@ -219,7 +219,8 @@ class Coordinator:
         lost = False
         try:
             elsewhere = is_mongos and record.sent and self._has_another(statement, record.address)
-            if server is not None and not elsewhere and _verdict.may_be_retryable(error):
+            waits = server is not None and not elsewhere and not result.is_server_well
+            if server is not None and waits and _verdict.may_be_retryable(error):
                 lost = not await self._selection.settle(server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error

@@ -132,7 +132,10 @@ class Command(Generic[T]):
     """Whether a statement in it may change several documents, so that it can't be numbered."""
 
     prepare: Callable[[Limits, Encode], None] | None = None
-    """Completes the command for a server's limits; called on a thread, before an attempt."""
+    """Completes the command for a server's limits; called before an attempt."""
+
+    may_block: bool = False
+    """Whether preparing it may block, as reading from an iterator of the user's may."""
 
     statement_count: int = 1
 
@@ -195,6 +198,9 @@ class AttemptResult:
 
     reason: Exception | None = None
     """Why there was nothing to send."""
+
+    is_server_well: bool = False
+    """Whether the connection broke, but its server has answered after that as the one it was."""
 
 
 class Token:
@@ -309,7 +315,7 @@ class AttemptCall:
     numbering: Numbering
     deadline: Deadline | None
     choose: Callable[[TopologyView], ServerView | None]
-    """Picks the server; called on the attempt's thread, right before it is needed."""
+    """Picks the server; called right before it is needed."""
 
     token: Token = field(default_factory=Token)
     server: ServerView | None = None
@@ -347,7 +353,7 @@ class Driver(Protocol):
         call: AttemptCall,
         deliver: Callable[[AttemptResult], None],
     ) -> None:
-        """Make an attempt on a thread, and deliver its result on the event loop.
+        """Make an attempt, and deliver its result in a later turn of the event loop.
 
         Raises:
             InvalidOperation: The client was closed.
@@ -359,6 +365,14 @@ class Driver(Protocol):
 
         Returns:
             False if it must be waited for: it is ending, or too many were abandoned already.
+        """
+        ...
+
+    def time_out(self, call: AttemptCall) -> bool:
+        """End an attempt that is sending because its deadline is over.
+
+        Returns:
+            False if it ends by itself soon; True if its result was delivered.
         """
         ...
 

@@ -223,7 +223,7 @@ class Flight:
     def _expire(self) -> None:
         if self._call.token.revoke():
             self._finish(AttemptResult(Ending.EXPIRED))
-        else:
+        elif not self._driver.time_out(self._call):
             self._timer = self._loop.call_later(_GRACE, self._leave_behind)
 
     def _leave_behind(self) -> None:

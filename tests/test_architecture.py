@@ -30,6 +30,14 @@ RANKS = [
     {"__init__"},
     {"__main__", "_demo"},
 ]
+IN_DRIVERS_ROOM = [
+    {"checkup", "idle", "messages", "options", "prober", "sessions", "views"},
+    {"attempts", "connections"},
+    {"on_loop", "on_thread"},
+    {"dispatch"},
+    {"driver"},
+    {"__init__"},
+]
 BESIDE = {"testing"}
 DRIVER_MODULES = {
     "motor",
@@ -97,8 +105,19 @@ def test_imports_point_downwards(path):
     if rank_of(room) == len(RANKS) - 1:  # built on the public names
         assert rooms_imported(path) <= BESIDE | {room, "_demo"}
         return
-    too_high = {r for r in rooms_imported(path) if r in BESIDE or rank_of(r) >= rank_of(room)}
+    others = rooms_imported(path) - {room}
+    too_high = {r for r in others if r in BESIDE or rank_of(r) >= rank_of(room)}
     assert set() == too_high
+
+
+def test_imports_inside_the_drivers_room_point_downwards():
+    """So do the imports from one to another of its modules."""
+    for path in sorted((PACKAGE / "_motor").glob("*.py")):
+        rank = next(n for n, names in enumerate(IN_DRIVERS_ROOM) if path.stem in names)
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[:2] == ["aioretry", "_motor"] and len(parts) > 2:
+                assert any(parts[2] in names for names in IN_DRIVERS_ROOM[:rank]), path.name
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))

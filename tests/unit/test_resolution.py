@@ -67,6 +67,9 @@ class Driver:
     def session(self):
         return Session(self.sessions)
 
+    def time_out(self, call):
+        return False  # the attempt ends by itself
+
     def abandon(self, call):
         return True
 

@@ -1,0 +1,48 @@
+"""The driver's room: the only one that knows Motor's and PyMongo's client code."""
+
+from motor.core import AgnosticClientSession
+from motor.motor_asyncio import (
+    AsyncIOMotorClient,
+    AsyncIOMotorClientSession,
+    AsyncIOMotorCollection,
+    AsyncIOMotorDatabase,
+)
+from pymongo.client_session import ClientSession, TransactionOptions  # type: ignore[attr-defined]
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from aioretry._motor.driver import MotorDriver
+from aioretry._motor.messages import add_requests, copy_labels, encode_documents
+from aioretry._motor.options import (
+    backs_off,
+    encrypts,
+    policy,
+    surrounding_deadline,
+    timeout,
+    wrap_reads,
+)
+from aioretry._motor.sessions import abandon_transaction, user_session
+
+__all__ = [
+    "AgnosticClientSession",
+    "AsyncIOMotorClient",
+    "AsyncIOMotorClientSession",
+    "AsyncIOMotorCollection",
+    "AsyncIOMotorDatabase",
+    "ClientSession",
+    "Collection",
+    "Database",
+    "MotorDriver",
+    "TransactionOptions",
+    "abandon_transaction",
+    "add_requests",
+    "backs_off",
+    "copy_labels",
+    "encode_documents",
+    "encrypts",
+    "policy",
+    "surrounding_deadline",
+    "timeout",
+    "user_session",
+    "wrap_reads",
+]

@@ -1,0 +1,200 @@
+"""Who makes an attempt, the event loop or a thread, and how many are under way at once."""
+
+import asyncio
+import contextlib
+import contextvars
+import socket
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from aioretry._driver import Address, AttemptCall, AttemptResult, Ending, ServerView, ThreadCounts
+from aioretry._motor.attempts import Attempts
+from aioretry._motor.checkup import is_well
+from aioretry._motor.connections import Connections
+from aioretry._motor.on_loop import LoopAttempt, Tell
+from aioretry._motor.on_thread import ThreadAttempt
+from aioretry._threads import Job, ThreadPool
+
+
+class Dispatch:
+    """Has the attempts of one event loop made, in the order in which they come.
+
+    The loop makes an attempt itself if there is an idle connection for it. What may block is done
+    on a thread: to open a connection, to prepare a command from an iterator of the user's, to call
+    listeners.
+
+    Args:
+        attempts: What they have in common.
+        loop: The event loop.
+        threads: Makes what the loop does not make itself.
+        size: How many may be under way at once; further ones wait.
+        only_threads: Whether the loop makes none.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        loop: asyncio.AbstractEventLoop,
+        threads: ThreadPool,
+        size: int,
+        *,
+        only_threads: bool,
+    ) -> None:
+        self.loop = loop
+        self._attempts = attempts
+        self._threads = threads
+        self._size = size
+        self._only_threads = only_threads or not _can_watch_sockets(loop)
+        self._connections = Connections(loop)
+        self._under_way = 0
+        self._waiting: deque[Entry] = deque()
+        self._asking: dict[Address, list[Tell]] = {}
+
+    def add(self, call: AttemptCall, deliver: Callable[[AttemptResult], None]) -> None:
+        """Have an attempt made; its result is delivered in a later turn of the loop.
+
+        Raises:
+            RuntimeError: There is no thread, and none can be started.
+        """
+        call.carrier = entry = Entry(call, deliver)
+        if self._under_way < self._size:
+            self._start(entry)
+        else:
+            self._waiting.append(entry)
+
+    def counts(self) -> ThreadCounts:
+        """Return how the threads are doing; a glance."""
+        counts = self._threads.counts()
+        queued = counts.queued + len(self._waiting)
+        return ThreadCounts(counts.threads, counts.idle, queued, counts.abandoned)
+
+    def land(self, entry: "Entry", result: AttemptResult) -> None:
+        """Free the place of an attempt that has ended, and deliver its result."""
+        self.free(entry)
+        entry.on_loop = entry.on_thread = entry.call.carrier = None
+        entry.deliver(result)
+
+    def free(self, entry: "Entry") -> None:
+        """Let another attempt take the place of one."""
+        if entry.is_under_way:
+            entry.is_under_way = False
+            self._under_way -= 1
+            while self._waiting and self._under_way < self._size:
+                self._start_waiting(self._waiting.popleft())
+
+    def _check(self, view: ServerView, tell: Tell) -> None:
+        # An answer that comes after several connections broke is one for all of them.
+        asking = self._asking.setdefault(view.address, [])
+        asking.append(tell)
+        if len(asking) > 1:
+            return
+
+        def ask() -> None:
+            answer = is_well(self._attempts.delegate, view)
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                self.loop.call_soon_threadsafe(self._tell, view.address, answer)
+
+        try:
+            self._threads.submit(Job(ask))
+        except RuntimeError:
+            self.loop.call_soon(self._tell, view.address, False)
+
+    def _tell(self, address: Address, answer: bool) -> None:
+        for tell in self._asking.pop(address):
+            tell(is_server_well=answer)
+
+    def close(self) -> None:
+        """Give back the connections that are kept; called on any thread."""
+        if _running_loop() is self.loop or not self.loop.is_running():
+            self._connections.close()
+        else:
+            with contextlib.suppress(RuntimeError):  # it was closed just now
+                self.loop.call_soon_threadsafe(self._connections.close)
+
+    def _start_waiting(self, entry: "Entry") -> None:
+        if entry.call.token.is_revoked:
+            self.loop.call_soon(self.land, entry, AttemptResult(Ending.EXPIRED))
+            return
+        try:
+            entry.context.run(self._start, entry)
+        except RuntimeError as exc:  # no thread to be had
+            result = AttemptResult(Ending.UNPREPARED, reason=exc)
+            self.loop.call_soon(self.land, entry, result)
+
+    def _start(self, entry: "Entry") -> None:
+        entry.is_under_way = True
+        self._under_way += 1
+        call = entry.call
+        if not (self._only_threads or call.command.may_block or self._attempts.are_watched):
+            entry.on_loop = LoopAttempt(
+                self._attempts,
+                self._connections,
+                self._check,
+                self.loop,
+                call,
+                partial(self.land, entry),
+            )
+            if entry.on_loop.begin():
+                return
+            entry.on_loop = None
+        entry.on_thread = ThreadAttempt(
+            self._attempts, call, partial(self._land_from_thread, entry), entry.context.run
+        )
+        try:
+            self._threads.submit(entry.on_thread)
+        except RuntimeError:
+            entry.is_under_way = False
+            self._under_way -= 1
+            raise
+
+    def _land_from_thread(self, entry: "Entry", result: AttemptResult) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.land, entry, result)
+
+    def abandon(self, entry: "Entry") -> bool:
+        """End an attempt that is under way without a result, and free its place.
+
+        Returns:
+            False if it must be waited for.
+        """
+        if entry.on_loop is not None:
+            entry.on_loop.abandon()
+        elif entry.on_thread is not None and self._threads.abandon(entry.on_thread):
+            entry.on_thread.end()
+        else:
+            return False
+        self.free(entry)
+        return True
+
+
+class Entry:
+    """An attempt, waiting or under way.
+
+    Args:
+        call: What is tried.
+        deliver: Gets the result.
+    """
+
+    __slots__ = ("call", "context", "deliver", "is_under_way", "on_loop", "on_thread")
+
+    def __init__(self, call: AttemptCall, deliver: Callable[[AttemptResult], None]) -> None:
+        self.call = call
+        self.deliver = deliver
+        self.context = contextvars.copy_context()
+        self.is_under_way = False
+        self.on_loop: LoopAttempt | None = None
+        self.on_thread: ThreadAttempt | None = None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _can_watch_sockets(loop: asyncio.AbstractEventLoop) -> bool:
+    return hasattr(socket, "MSG_DONTWAIT") and (
+        type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
+    )

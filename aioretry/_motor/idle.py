@@ -1,0 +1,78 @@
+"""Idle connections of PyMongo's pools, taken without waiting for anything."""
+
+import os
+import socket
+from typing import Any
+
+# What a pool and a connection must have for that, on every PyMongo that is allowed.
+_OF_POOL = (
+    "active_contexts",
+    "active_sockets",
+    "checkin",
+    "conns",
+    "lock",
+    "max_pool_size",
+    "operation_count",
+    "pid",
+    "requests",
+    "_perished",
+)
+_OF_CONNECTION = (
+    "_raise_connection_failure",
+    "add_server_api",
+    "cancel_context",
+    "close_conn",
+    "compression_context",
+    "generation",
+    "max_bson_size",
+    "max_message_size",
+    "max_wire_version",
+    "opts",
+    "send_cluster_time",
+    "service_id",
+    "supports_sessions",
+)
+
+
+def take_idle(pool: Any) -> Any:
+    """Take a connection out of a pool as a checkout does, but only one that is there.
+
+    PyMongo's own checkout opens a connection if there is none, which blocks.
+
+    Args:
+        pool: A server's pool.
+
+    Returns:
+        The connection, to be given back by the pool's ``checkin``; None if none is idle.
+    """
+    while pool.conns and pool.pid == os.getpid():
+        with pool.lock:
+            if not pool.conns or pool.requests >= pool.max_pool_size:
+                return None
+            connection = pool.conns.popleft()
+            pool.requests += 1
+            pool.active_sockets += 1
+            pool.operation_count += 1
+            pool.active_contexts.add(connection.cancel_context)
+        connection.active = True
+        if not pool._perished(connection):
+            return connection
+        pool.checkin(connection)
+    return None
+
+
+def is_usable(pool: Any, connection: Any) -> bool:
+    """Tell whether an event loop can use a connection: a plain socket, and known to us."""
+    known = all(hasattr(pool, name) for name in _OF_POOL) and all(
+        hasattr(connection, name) for name in _OF_CONNECTION
+    )
+    return (
+        known
+        and connection.compression_context is None
+        and type(socket_of(connection)) is (socket.socket)
+    )
+
+
+def socket_of(connection: Any) -> Any:
+    """Return the socket of a connection."""
+    return getattr(connection.conn, "sock", connection.conn)

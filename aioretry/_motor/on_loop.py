@@ -1,0 +1,239 @@
+"""An attempt that the event loop makes itself, over a connection that is open and idle.
+
+It costs no thread and no switch to one, which is most of what a small write costs otherwise.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pymongo import message
+from pymongo.errors import ConnectionFailure, ProtocolError, PyMongoError
+from pymongo.helpers_shared import _check_command_response
+from pymongo.read_preferences import ReadPreference
+
+from aioretry._driver import AttemptCall, AttemptResult, Ending, ServerView
+from aioretry._motor.attempts import Attempts, NotSentError, Watch
+from aioretry._motor.checkup import is_break
+from aioretry._motor.connections import Connections, LoopConnection
+
+
+class Check(Protocol):
+    """Asks a server whether it is well."""
+
+    def __call__(self, view: ServerView, tell: "Tell") -> None:
+        """Have somebody called with the answer, in a later turn of the loop."""
+        ...
+
+
+class Tell(Protocol):
+    """Is told."""
+
+    def __call__(self, *, is_server_well: bool) -> None:
+        """Take the answer."""
+        ...
+
+
+class LoopAttempt:
+    """An attempt over an idle connection.
+
+    Args:
+        attempts: What it has in common with the others.
+        connections: Those of the event loop.
+        check: Asks a server whether it is well, and calls what it is given with the answer.
+        loop: The event loop.
+        call: What is tried.
+        land: Gets the result, in a later turn of the loop than the one of :meth:`begin`.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_broken",
+        "_call",
+        "_check",
+        "_connection",
+        "_connections",
+        "_is_carrying",
+        "_land",
+        "_loop",
+        "_session",
+        "_timer",
+        "_view",
+        "_watch",
+    )
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        connections: Connections,
+        check: Check,
+        loop: asyncio.AbstractEventLoop,
+        call: AttemptCall,
+        land: Callable[[AttemptResult], None],
+    ) -> None:
+        self._attempts = attempts
+        self._connections = connections
+        self._check = check
+        self._loop = loop
+        self._call = call
+        self._land = land
+        self._connection: LoopConnection | None = None
+        self._session: Any = None
+        self._broken: tuple[PyMongoError, Any] | None = None
+        self._is_carrying = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> bool:
+        """Send the command.
+
+        Returns:
+            False if that has to be done in another way; nothing was done then.
+        """
+        self._watch = Watch()
+        call, attempts = self._call, self._attempts
+        try:
+            self._view = view = attempts.choose(call)
+            server = attempts.driver_server(view)
+            self._connection = connection = self._connections.take(server.pool)
+            if connection is None:
+                return False
+            self._send(connection, view, server.description.min_round_trip_time)
+        except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            self._loop.call_soon(self._land, self._conclude(exc))
+            _let_through(exc)
+        return True
+
+    def answer(self, data: bytes) -> None:
+        """Take the reply."""
+        command, connection = self._call.command, self._held().connection
+        try:
+            reply = message._OpMsg.unpack(data).unpack_response(
+                codec_options=command.codec_options, user_fields=command.user_fields
+            )[0]
+            self._attempts.delegate._process_response(reply, self._session)
+            _check_command_response(reply, connection.max_wire_version)
+            self._attempts.learn_of_concern(reply, self._view, connection)
+        except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            self._land(self._conclude(exc))
+            _let_through(exc)
+        else:
+            self._land(self._conclude(None, reply))
+
+    def fail(self, error: Exception) -> None:
+        """Take what went wrong with the connection."""
+        if isinstance(error, PyMongoError) and is_break(error):
+            self._broken = error, self._held().connection
+            self._forget_session()
+            self._release()
+            self._check(self._view, self._end_broken)
+        else:
+            self._land(self._conclude(error))
+
+    def time_out(self) -> None:
+        """End it because it has taken too long."""
+        if self._broken is None:
+            self.fail(self._held().failure(TimeoutError("timed out")))
+        else:
+            self._end_broken(is_server_well=False)
+
+    def abandon(self) -> None:
+        """End it without a result, and without a word to PyMongo of a server that may be well."""
+        if self._connection is not None:
+            self._connection.close()
+            self._release()
+        self._broken = None
+
+    def _send(
+        self, held_connection: LoopConnection, view: ServerView, round_trip_time: float
+    ) -> None:
+        call, attempts, connection = self._call, self._attempts, held_connection.connection
+        attempts.prepare(call, view)
+        held = call.lease.carry()
+        self._is_carrying = True
+        self._session = session = held.open(has_sessions=view.has_sessions)
+        body = attempts.body(call, held)
+        # A connection that was opened while its server changed its state believes for good that
+        # there are no sessions, and PyMongo would then write without protection.
+        connection.supports_sessions = connection.supports_sessions or view.has_sessions
+        connection.add_server_api(body)
+        if session is not None:
+            session._apply_to(body, False, ReadPreference.PRIMARY, connection)
+        connection.send_cluster_time(body, session, attempts.delegate)
+        self._limit(body, connection, round_trip_time)
+        request_id, data = self._encode(body, connection)
+        if not call.token.begin_sending():
+            raise NotSentError(Ending.EXPIRED)
+        held_connection.send(request_id, data, self)
+
+    def _limit(self, body: dict[str, Any], connection: Any, round_trip_time: float) -> None:
+        deadline = self._call.deadline
+        if deadline is not None and deadline.is_limited:
+            seconds = deadline.remaining() - round_trip_time
+            if seconds <= 0:
+                raise NotSentError(Ending.EXPIRED)
+            body["maxTimeMS"] = int(seconds * 1000)
+        elif connection.opts.socket_timeout:
+            self._timer = self._loop.call_later(connection.opts.socket_timeout, self.time_out)
+
+    def _encode(self, body: dict[str, Any], connection: Any) -> tuple[int, bytes]:
+        command = self._call.command
+        request_id, data, size, _ = message._op_msg(
+            0, body, command.database, None, command.codec_options
+        )
+        # A bulk operation has looked at its documents one by one, and its commands may be as large
+        # as a message.
+        most = connection.max_message_size if command.is_part else connection.max_bson_size
+        if size > most + message._COMMAND_OVERHEAD:
+            message._raise_document_too_large(command.name, size, most + message._COMMAND_OVERHEAD)
+        return request_id, data
+
+    def _conclude(
+        self, error: BaseException | None, reply: dict[str, Any] | None = None
+    ) -> AttemptResult:
+        if self._connection is not None:
+            if isinstance(error, PyMongoError):
+                self._tell_driver(error, self._connection)
+            self._release()
+        return self._attempts.conclude(self._call, self._watch, error, reply)
+
+    def _tell_driver(self, error: PyMongoError, used: LoopConnection) -> None:
+        if isinstance(error, ProtocolError):
+            used.close()
+        elif isinstance(error, ConnectionFailure):
+            self._forget_session()
+        self._attempts.learn_of(error, self._view, used.connection)
+
+    def _end_broken(self, *, is_server_well: bool) -> None:
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            error, connection = broken
+            if not is_server_well:
+                self._attempts.learn_of(error, self._view, connection)
+            self._land(
+                self._attempts.conclude(
+                    self._call, self._watch, error, is_server_well=is_server_well
+                )
+            )
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            self._session._server_session.mark_dirty()
+
+    def _release(self) -> None:
+        used, self._connection = self._held(), None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._connections.put(used)
+        if self._is_carrying:
+            self._call.lease.drop()
+
+    def _held(self) -> LoopConnection:
+        if self._connection is None:
+            raise AssertionError("an attempt without a connection")
+        return self._connection
+
+
+def _let_through(exc: BaseException) -> None:
+    """Raise what ends the process."""
+    if isinstance(exc, KeyboardInterrupt | SystemExit):
+        raise exc

@@ -1,192 +1,120 @@
-"""Throughput and CPU time of update_one, beside Motor and PyMongo's AsyncMongoClient.
+"""Throughput, latency, CPU time and memory of writes, beside Motor and AsyncMongoClient.
 
-All in one process and on one replica set, in turns, so that what the machine does besides meets
-all of them alike. What counts are the ratios: of each round, between two that ran next to each
-other in it. With w: 1 the set has one member, so that the servers leave the client a part of a
-small machine; with majority it has three.
+Without a mode, it compares the clients and the floor: in one process, on one replica set, in
+turns. With --costs, --storm, --memory or --soak it measures something else about aioretry.
 """
 
 import argparse
 import asyncio
 import json
-import resource
-import statistics
 import sys
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import AsyncMongoClient
 from rich.console import Console
-from rich.table import Table
 
-from aioretry import RetryClient
-from aioretry.testing import ReplicaSet
+from tests.benchmarks.throughput import compare, costs, memory, picture, report, soak, storm
+from tests.benchmarks.throughput.clients import TITLES
+from tests.benchmarks.throughput.operations import OPERATIONS
 
-PEERS = ("Motor", "AsyncMongoClient")
-Write = Callable[[int], Awaitable[object]]
-
-
-@dataclass
-class Series:
-    """What one client did at one number of writers, round by round."""
-
-    per_second: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-    """Microseconds of the process's CPU time for each operation."""
-
-
-async def measure(write: Write, writers: int, operations: int, series: Series) -> None:
-    """Run a number of writes with so many writers at once."""
-    numbers = iter(range(operations))
-
-    async def writer(me: int) -> None:
-        for _ in numbers:
-            await write(me)
-
-    cpu, started = cpu_seconds(), time.perf_counter()
-    await asyncio.gather(*(writer(me) for me in range(writers)))
-    series.per_second.append(operations / (time.perf_counter() - started))
-    series.cpu.append((cpu_seconds() - cpu) / operations * 1e6)
+_WIDTH = 140
+_COMPARE, _COSTS, _STORM, _MEMORY, _SOAK = "compare", "costs", "storm", "memory", "soak"
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    _COMPARE: {
+        "rounds": 7,
+        "seconds": 0.4,
+        "writers": [1, 16, 50, 200, 1000],
+        "w": ["1", "majority"],
+    },
+    _COSTS: {"rounds": 41, "seconds": 0.2, "writers": [50], "w": ["1"]},
+    _STORM: {"rounds": 5, "seconds": 2.0, "writers": [50, 200], "w": ["1"]},
+    _MEMORY: {"rounds": 7, "seconds": 0.0, "writers": [1], "w": ["1"]},
+    _SOAK: {"rounds": 1, "seconds": 0.0, "writers": [200], "w": ["1"]},
+}
 
 
-def cpu_seconds() -> float:
-    """User and system time of this process."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def clients(uri: str, w: str) -> dict[str, object]:
-    """Make the clients that are compared."""
-    concern = int(w) if w.isdigit() else w
-    return {
-        "aioretry": RetryClient(uri, w=concern),
-        "Motor": AsyncIOMotorClient(uri, w=concern),
-        "AsyncMongoClient": AsyncMongoClient(uri, w=concern),
-    }
-
-
-def write_of(client, name: str) -> Write:
-    """Return the write that is measured: a counter for each writer."""
-    collection = client.benchmarks[name]
-
-    def write(me: int) -> Awaitable[object]:
-        return collection.update_one({"_id": me}, {"$inc": {"n": 1}}, upsert=True)
-
-    return write
-
-
-async def compare(uri: str, w: str, options: argparse.Namespace) -> dict[int, dict[str, Series]]:
-    """Run all rounds with one write concern."""
-    connected = clients(uri, w)
-    writes = {name: write_of(client, name) for name, client in connected.items()}
-    results: dict[int, dict[str, Series]] = {}
-    for writers in options.writers:
-        share = (1 if writers > 1 else 4) * (1 if w == "1" else 3)
-        operations = options.operations // share
-        series = results[writers] = {name: Series() for name in writes}
-        for write in writes.values():
-            await measure(write, writers, max(writers, operations // 4), Series())
-        order = list(writes)
-        for _ in range(options.rounds):
-            order.append(order.pop(0))
-            for name in order:
-                await measure(writes[name], writers, operations, series[name])
-    for client in connected.values():
-        closing = client.close()
-        if closing is not None:
-            await closing
-    return results
-
-
-def ratios(ours: list[float], theirs: list[float]) -> list[float]:
-    """Round by round, ours by theirs."""
-    return [a / b for a, b in zip(ours, theirs, strict=True)]
-
-
-def spread(values: list[float]) -> str:
-    """The median, and from where to where the middle half lies."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
-
-
-def show(results: dict[int, dict[str, Series]], w: str, members: int) -> None:
-    """Print a table."""
-    table = Table("at once", "client", title=f"update_one, w: {w}, {members} member(s)")
-    for heading in (
-        "op/s",
-        "CPU us/op",
-        "throughput of aioretry by this",
-        "CPU of aioretry by this",
-    ):
-        table.add_column(heading, justify="right")
-    for writers, series in results.items():
-        ours = series["aioretry"]
-        for name, one in series.items():
-            comparison = ("", "")
-            if name in PEERS:
-                comparison = (
-                    spread(ratios(ours.per_second, one.per_second)),
-                    spread(ratios(ours.cpu, one.cpu)),
-                )
-            table.add_row(
-                str(writers),
-                name,
-                f"{statistics.median(one.per_second):.0f}",
-                f"{statistics.median(one.cpu):.0f}",
-                *comparison,
-            )
-        table.add_section()
-    Console(width=110).print(table)
-
-
-def summary(results: dict[int, dict[str, Series]]) -> dict[str, object]:
-    """The medians, as data."""
-    return {
-        str(writers): {
-            name: {
-                "per_second": statistics.median(one.per_second),
-                "cpu_us": statistics.median(one.cpu),
-                "throughput_of_aioretry_by_this": statistics.median(
-                    ratios(series["aioretry"].per_second, one.per_second)
-                ),
-                "cpu_of_aioretry_by_this": statistics.median(
-                    ratios(series["aioretry"].cpu, one.cpu)
-                ),
-            }
-            for name, one in series.items()
-        }
-        for writers, series in results.items()
-    }
-
-
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """Read the command line."""
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; what it leaves open depends on the mode."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--operations", type=int, default=4000, help="for each client and round")
-    parser.add_argument("--writers", type=int, nargs="+", default=[1, 50, 200])
-    parser.add_argument("--w", nargs="+", default=["1", "majority"], help="write concerns")
-    parser.add_argument("--members", type=int, help="by default 1 for w: 1 and 3 for others")
-    parser.add_argument("--json", action="store_true")
-    return parser.parse_args(arguments)
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--costs", action="store_true", help="what is switched on costs")
+    modes.add_argument("--storm", action="store_true", help="one reply of ten is lost")
+    modes.add_argument("--memory", action="store_true", help="an idle client's memory")
+    modes.add_argument(
+        "--soak", type=float, nargs="?", const=10.0, metavar="MINUTES", help="does anything grow"
+    )
+    parser.add_argument("--only", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
+    parser.add_argument("--clients", nargs="+", choices=TITLES, default=list(TITLES))
+    parser.add_argument("--writers", type=int, nargs="+", metavar="N", help="how many at once")
+    parser.add_argument("--w", nargs="+", metavar="W", help="write concerns")
+    parser.add_argument("--rounds", type=int, help="that count; one more warms up")
+    parser.add_argument("--seconds", type=float, help="for each client in a round")
+    parser.add_argument("--members", type=int, default=3, help="of the replica set")
+    parser.add_argument("--server", metavar="VERSION", default="6.0", help="as 6.0 or 4.4")
+    parser.add_argument("--no-peaks", dest="peaks", action="store_false", help="no peak memory")
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the comparison")
+    parser.add_argument("--json", action="store_true", help="print data and no tables")
+    options = parser.parse_args(arguments)
+    options.mode = _mode(options)
+    for name, value in _DEFAULTS[options.mode].items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    return options
 
 
-def main() -> None:
-    """Compare, on replica sets of the benchmark's own."""
+def _mode(options: argparse.Namespace) -> str:
+    chosen = (_COSTS, _STORM, _MEMORY)
+    name = next((name for name in chosen if getattr(options, name)), _COMPARE)
+    return _SOAK if options.soak is not None else name
+
+
+def say(text: str) -> None:
+    """Tell how far it is."""
+    sys.stderr.write(text + "\n")
+
+
+async def run(options: argparse.Namespace, console: Console) -> tuple[Any, int]:
+    """Measure and print; return the data and the exit code."""
+    match options.mode:
+        case "costs":
+            switched = await costs.measure_costs(options, say)
+            costs.show(console, switched)
+            return costs.data(switched), 0
+        case "storm":
+            weather = await storm.measure_storm(options, say)
+            storm.show(console, weather)
+            return storm.data(weather), 0
+        case "memory":
+            idle = await memory.measure_idle(options, say)
+            memory.show(console, idle)
+            return memory.data(idle), 0
+        case "soak":
+            soaked = await soak.soak(options, say)
+            soak.show(console, soaked)
+            return soak.data(soaked), 0 if soaked.is_steady else 1
+        case _:
+            compared = await compare.compare(options, say)
+            report.show(console, compared, options.members)
+            if options.picture is not None:
+                title = f"Writes, {options.members} member(s) of {options.server}"
+                options.picture.write_text(picture.draw(compared.results, title), "utf-8")
+            return report.data(compared), 0
+
+
+def main() -> int:
+    """Measure what the command line says."""
     options = parse(sys.argv[1:])
-    everything = {}
-    for w in options.w:
-        members = options.members or (1 if w == "1" else 3)
-        with ReplicaSet(members=members) as replica_set:
-            results = asyncio.run(compare(replica_set.uri, w, options))
-        everything[w] = summary(results)
-        if not options.json:
-            show(results, w, members)
+    warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
+    console = Console(highlight=False, quiet=options.json)
+    if not console.is_terminal:
+        console.width = _WIDTH
+    told, code = asyncio.run(run(options, console))
     if options.json:
-        sys.stdout.write(json.dumps(everything, indent=2) + "\n")
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

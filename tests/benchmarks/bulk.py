@@ -18,6 +18,7 @@ from rich.table import Table
 
 from aioretry import RetryClient
 from aioretry.testing import ReplicaSet
+from tests.benchmarks.figures import Spread, ratios
 
 Send = Callable[[object, list], Awaitable[object]]
 
@@ -79,13 +80,11 @@ async def compare(uri: str, options: argparse.Namespace) -> Table:
             for collection in collections:
                 await collection.drop()
             motors, own = zip(*rounds[1:], strict=True)  # the first one warms up
-            ratios = [b / a for a, b in zip(motors, own, strict=True)]
-            low, middle, high = statistics.quantiles(ratios, n=4)
             table.add_row(
                 case,
                 f"{statistics.median(motors):.0f}",
                 f"{statistics.median(own):.0f}",
-                f"{middle:.2f} ({low:.2f} to {high:.2f})",
+                str(Spread.of(ratios(own, motors))),
             )
         clients[0].close()
     return table

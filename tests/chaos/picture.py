@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree as ET
 
+from tests import svg
 from tests.chaos.run import Options, Result
 from tests.chaos.schedule import Kind
 from tests.chaos.timeline import Happened, Timeline
@@ -12,7 +13,6 @@ _WIDTH, _LEFT, _RIGHT = 1200, 60, 20
 _HEAD, _LANE, _PANEL, _FOOT = 30, 11, 150, 34
 _LETTER = 11  # how much room one takes
 _LEGEND_COLUMNS = 4
-_PAPER, _INK, _FAINT = "#ffffff", "#1f2328", "#d0d7de"
 _ACKNOWLEDGED, _FAILED = "#2f6f9f", "#c0392b"
 
 LOOKS: Mapping[Kind, tuple[str, str]] = {
@@ -49,26 +49,13 @@ def draw(results: Sequence[Result], options: Options) -> str:
     heights = [_HEAD + _LANE * max([0, *own.values()]) + _LANE + _PANEL + _FOOT for own in lanes]
     legend = 22 * math.ceil((len(LOOKS) + 2) / _LEGEND_COLUMNS) + 16
     height = sum(heights) + legend
-    root = ET.Element(
-        "svg",
-        {
-            "xmlns": "http://www.w3.org/2000/svg",
-            "viewBox": f"0 0 {_WIDTH} {height}",
-            "width": str(_WIDTH),
-            "height": str(height),
-            "font-family": "sans-serif",
-            "font-size": "12",
-            "fill": _INK,
-        },
-    )
-    _add(root, "title", text=f"Chaos run, seed {options.seed}")
-    _rect(root, 0, 0, _WIDTH, height, _PAPER)
+    root = svg.picture(_WIDTH, height, f"Chaos run, seed {options.seed}")
     top = 0.0
     for result, own, one in zip(results, lanes, heights, strict=True):
         _Panel(root, top, one, seconds, highest).draw(result, own)
         top += one
     _legend(root, top)
-    return ET.tostring(root, encoding="unicode") + "\n"
+    return svg.text_of(root)
 
 
 class _Panel:
@@ -85,7 +72,7 @@ class _Panel:
         self._ceiling = self._floor - _PANEL
 
     def draw(self, result: Result, lanes: Mapping[Happened, int]) -> None:
-        _text(self._root, _LEFT, self._top + 20, _headline(result), size=14, weight="bold")
+        svg.text(self._root, _LEFT, self._top + 20, _headline(result), size=14, weight="bold")
         for fault, lane in lanes.items():
             self._draw_fault(fault, lane)
         self._draw_axes()
@@ -95,25 +82,25 @@ class _Panel:
         letter, colour = LOOKS[fault.kind]
         left, right = self._x(fault.began), self._x(fault.ended)
         width = max(1.5, right - left)
-        mark = _add(self._root, "g", {"class": "fault"})
-        _add(mark, "title", text=f"{fault.began:.1f} to {fault.ended:.1f} s: {fault.text}")
-        _rect(mark, left, self._ceiling, width, _PANEL, colour, opacity=0.18)
+        mark = svg.add(self._root, "g", {"class": "fault"})
+        svg.add(mark, "title", text=f"{fault.began:.1f} to {fault.ended:.1f} s: {fault.text}")
+        svg.rect(mark, left, self._ceiling, width, _PANEL, colour, opacity=0.18)
         y = self._ceiling - _LANE * (lane + 1)
-        _rect(mark, left, y + 1, width, _LANE - 2, colour)
-        _line(mark, left, y + 1, left, self._floor, colour)
-        _text(mark, left + width + 1.5, y + _LANE - 2, letter, size=9)
+        svg.rect(mark, left, y + 1, width, _LANE - 2, colour)
+        svg.line(mark, left, y + 1, left, self._floor, colour)
+        svg.text(mark, left + width + 1.5, y + _LANE - 2, letter, size=9)
 
     def _draw_axes(self) -> None:
         for part in range(4):
             value = self._highest * part / 3
             y = self._y(value)
-            _line(self._root, _LEFT, y, _WIDTH - _RIGHT, y, _FAINT)
-            _text(self._root, _LEFT - 6, y + 4, f"{value:.0f}", anchor="end")
+            svg.line(self._root, _LEFT, y, _WIDTH - _RIGHT, y, svg.FAINT)
+            svg.text(self._root, _LEFT - 6, y + 4, f"{value:.0f}", anchor="end")
         step = _step(self._seconds)
         for number in range(int(self._seconds / step) + 1):
             x = self._x(number * step)
-            _line(self._root, x, self._floor, x, self._floor + 4, _INK)
-            _text(self._root, x, self._floor + 17, f"{number * step:g} s", anchor="middle")
+            svg.line(self._root, x, self._floor, x, self._floor + 4, svg.INK)
+            svg.text(self._root, x, self._floor + 17, f"{number * step:g} s", anchor="middle")
 
     def _draw_bars(self, timeline: Timeline) -> None:
         for counts, colour, name in (
@@ -129,7 +116,7 @@ class _Panel:
                     f"M{left + inset:.2f} {self._floor:.2f}V{self._y(shown):.2f}"
                     f"H{right - inset:.2f}V{self._floor:.2f}Z"
                 )
-            _add(self._root, "path", {"class": name, "d": "".join(path), "fill": colour})
+            svg.add(self._root, "path", {"class": name, "d": "".join(path), "fill": colour})
 
     def _x(self, second: float) -> float:
         share = min(second, self._seconds) / self._seconds
@@ -171,58 +158,9 @@ def _legend(root: ET.Element, top: float) -> None:
     for number, (letter, colour, name) in enumerate(entries):
         row, column = divmod(number, _LEGEND_COLUMNS)
         x, y = _LEFT + column * width, top + 8 + 22 * row
-        _rect(root, x, y, 14, 14, colour)
-        _text(root, x + 20, y + 11, f"{letter}  {name}".strip())
+        svg.rect(root, x, y, 14, 14, colour)
+        svg.text(root, x + 20, y + 11, f"{letter}  {name}".strip())
 
 
 def _step(seconds: float) -> float:
     return next((step for step in (5, 10, 30, 60) if seconds / step <= 20), 120)
-
-
-def _add(
-    parent: ET.Element, tag: str, attributes: Mapping[str, str] | None = None, *, text: str = ""
-) -> ET.Element:
-    element = ET.SubElement(parent, tag, dict(attributes or {}))
-    element.text = text or None
-    return element
-
-
-def _rect(
-    parent: ET.Element,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    fill: str,
-    *,
-    opacity: float = 1.0,
-) -> None:
-    attributes = {"x": x, "y": y, "width": width, "height": height}
-    places = {name: f"{value:.2f}" for name, value in attributes.items()}
-    _add(parent, "rect", {**places, "fill": fill, "fill-opacity": f"{opacity:g}"})
-
-
-def _line(parent: ET.Element, x1: float, y1: float, x2: float, y2: float, colour: str) -> None:
-    attributes = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
-    places = {name: f"{value:.2f}" for name, value in attributes.items()}
-    _add(parent, "line", {**places, "stroke": colour, "stroke-width": "1"})
-
-
-def _text(
-    parent: ET.Element,
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 12,
-    anchor: str = "start",
-    weight: str = "normal",
-) -> None:
-    attributes = {
-        "x": f"{x:.2f}",
-        "y": f"{y:.2f}",
-        "font-size": str(size),
-        "text-anchor": anchor,
-        "font-weight": weight,
-    }
-    _add(parent, "text", attributes, text=text)

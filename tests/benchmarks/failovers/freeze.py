@@ -14,10 +14,10 @@ from tests.benchmarks.failovers.measuring import (
     Figures,
     Watch,
     longest_pause,
-    quantile,
     watched,
 )
 from tests.benchmarks.failovers.servers import Election, last_election
+from tests.benchmarks.figures import quantile
 
 COLLECTION = "freeze"
 _HAVE_ENDED = 1.0  # reads that were due so shortly before the SIGSTOP may have met it

@@ -1,32 +1,20 @@
-"""How it is measured: quantiles, pauses, and a process that watches itself."""
+"""How it is measured: pauses, and a process that watches itself."""
 
 import asyncio
 import contextlib
-import math
-import statistics
-import threading
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
+
+from tests.benchmarks import figures
+from tests.benchmarks.process import thread_count
 
 Figures = dict[str, object]
 """What a scenario came to, by names that end in their units; `wrong` lists what must not be."""
 
 _UNITS = {"s": "s", "ms": "ms", "kib": "KiB"}
 _LOOK_EVERY = 0.01
-_STATUS = Path("/proc/self/status")
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all values does not exceed; NaN if there are none."""
-    if not values:
-        return math.nan
-    if len(values) == 1:
-        return values[0]
-    parts = 1000
-    return statistics.quantiles(values, n=parts, method="inclusive")[round(share * parts) - 1]
 
 
 def longest_pause(times: Iterable[float], since: float, until: float) -> float:
@@ -46,29 +34,10 @@ def label(name: str) -> str:
 def shown(value: object) -> str:
     """A figure for people."""
     if isinstance(value, float):
-        return "-" if math.isnan(value) else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+        return figures.shown(value)
     if isinstance(value, dict):
         return ", ".join(f"{number} {name}" for name, number in value.items()) or "0"
     return str(value)
-
-
-def resident_kib() -> float:
-    """The memory that this process holds (RSS, as Linux tells it); NaN elsewhere."""
-    return _status("VmRSS:")
-
-
-def thread_count() -> int:
-    """How many threads this process has, those that Python does not know included."""
-    counted = _status("Threads:")
-    return threading.active_count() if math.isnan(counted) else int(counted)
-
-
-def _status(name: str) -> float:
-    with contextlib.suppress(FileNotFoundError):
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith(name):
-                return float(line.split()[1])
-    return math.nan
 
 
 @dataclass

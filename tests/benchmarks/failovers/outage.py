@@ -15,11 +15,10 @@ from tests.benchmarks.failovers.judging import Told, judge
 from tests.benchmarks.failovers.measuring import (
     Figures,
     Watch,
-    resident_kib,
-    thread_count,
     watched,
 )
 from tests.benchmarks.failovers.servers import elections
+from tests.benchmarks.process import resident_kib, thread_count
 
 COLLECTION = "outage"
 _BEGIN_AT_ONCE = 50  # so that beginning them is no stall of the event loop by itself

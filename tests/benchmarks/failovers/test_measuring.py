@@ -1,21 +1,7 @@
 import asyncio
 import math
 
-import pytest
-from measuring import label, longest_pause, quantile, shown, watched
-
-
-class TestQuantile:
-    def test_of_many(self):
-        """So large a share of the values does not exceed it."""
-        values = [float(number) for number in range(1001)]
-        assert quantile(values, 0.99) == pytest.approx(990)
-        assert quantile(values, 0.999) == pytest.approx(999)
-
-    def test_of_few(self):
-        """One value is every quantile of itself, and nothing has none."""
-        assert quantile([3.0], 0.99) == 3.0
-        assert math.isnan(quantile([], 0.99))
+from tests.benchmarks.failovers.measuring import label, longest_pause, shown, watched
 
 
 class TestLongestPause:

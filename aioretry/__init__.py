@@ -7,6 +7,8 @@ A module imports only from lower ones:
     _definitions  _overload             what is passed through: overload retries of an old PyMongo
     operation                           one operation: session, deadline, history
     _write_path                         the parts that the writes of one client share
+    _coalesce                           group commit: inserts that wait, to travel together
+    _coalesced  _shared_insert  _shares one of them; their command; what each is told of its end
     _write  _bulk_write                 a write of one command, and of many
     _resolution  _running               writes in doubt; what all writes are as futures
     _plans  _bulk                       arguments, commands and result of bulk operations

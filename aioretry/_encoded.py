@@ -49,6 +49,12 @@ class EncodedDocuments:
             EncodedDocuments(self.raw[end:], len(others), max(others, default=0)),
         )
 
+    def document(self, index: int) -> RawBSONDocument:
+        """Return one of the documents."""
+        sizes = self.sizes()
+        start = sum(sizes[:index])
+        return RawBSONDocument(self.raw[start : start + sizes[index]])
+
     def documents(self) -> list[RawBSONDocument]:
         """Return the documents; each is decoded when somebody looks into it."""
         documents, start = [], 0

@@ -31,6 +31,17 @@ def error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
     return _concern_error_in(reply)
 
 
+def alone(reply: Mapping[str, Any], write_error: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what the reply to several inserts would have been to one of them alone.
+
+    Args:
+        reply: The reply.
+        write_error: What it has of ``writeErrors`` for that one, or None.
+    """
+    errors = [] if write_error is None else [{**write_error, "index": 0}]
+    return {**reply, "n": 1 - len(errors), "writeErrors": errors}
+
+
 def retryable_error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
     """Return the error in the reply to a command of a bulk operation that could have it sent again.
 

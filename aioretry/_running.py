@@ -17,10 +17,10 @@ class RunningWrite(asyncio.Future[T]):
         loop: The client's event loop.
     """
 
+    __slots__ = ("_cancelled_error", "_task")
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
-        # What goes on may be begun by a callback of somebody else's.
-        self._context = contextvars.copy_context()
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_error: asyncio.CancelledError | None = None
 
@@ -64,8 +64,10 @@ class RunningWrite(asyncio.Future[T]):
         # What asyncio.gather() raises; it is to answer outcome_of() too.
         return self._cancelled_error or asyncio.CancelledError()
 
-    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._task = self.get_loop().create_task(coroutine, context=self._context)
+    def _run(
+        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None
+    ) -> None:
+        self._task = self.get_loop().create_task(coroutine, context=context)
         # Not a step of the task: one that is cancelled before it begins takes no step.
         self._task.add_done_callback(self._end_with)
 

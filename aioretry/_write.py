@@ -1,5 +1,6 @@
 """A write of one command, from the user's call down to the coordinator."""
 
+import contextvars
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -34,6 +35,8 @@ class Write(RunningWrite[T]):
         super().__init__(coordinator.loop)
         self._coordinator = coordinator
         self._lease = lease
+        # What goes on may be begun by a callback of somebody else's.
+        self._context = contextvars.copy_context()
         self._statement: Statement | None = None
         self._flight: Flight | None = None
         try:
@@ -45,6 +48,11 @@ class Write(RunningWrite[T]):
             self._fail(exc)
             return
         self._run(coordinator.execute(self._statement))
+
+    @property
+    def statement(self) -> Statement | None:
+        """The command, with its attempts; None if it could not be made."""
+        return self._statement
 
     def _abandon(self, reason: BaseException) -> None:
         if self._flight is not None:
@@ -61,7 +69,7 @@ class Write(RunningWrite[T]):
         if result.ending is Ending.REPLIED and reply is not None:
             self._succeed(reply)
         else:
-            self._run(self._coordinator.execute(self._statement, result))
+            self._run(self._coordinator.execute(self._statement, result), self._context)
 
     def _succeed(self, value: Any) -> None:
         self._lease.finish(discard=False)
@@ -106,11 +114,11 @@ def explain(exc: BaseException, statement: Statement | None, coordinator: Coordi
     if statement is None:
         attach(exc, Outcome.NOT_APPLIED, [])
         return Outcome.NOT_APPLIED
-    attempts, holds_multi = statement.attempts, statement.command.holds_multi
+    attempts, command = statement.attempts, statement.command
     outcome = outcome_of_attempts(
         attempts,
-        holds_multi=holds_multi,
-        is_atomic=not holds_multi,
+        holds_multi=command.holds_multi,
+        is_atomic=command.is_atomic,
         is_sharded=statement.is_sharded,
     )
     doubt = None

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
 from pymongo.errors import InvalidOperation
@@ -46,6 +46,9 @@ class WritePath:
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
         self._coordinator: Coordinator | None = None
+        self.queues: WeakSet[Any] = WeakSet()
+        """Where writes wait to travel together."""
+
         self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()
 
     def coordinator(self) -> Coordinator:

@@ -18,6 +18,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import _commands, _plans
 from aioretry._bulk_write import BulkWrite
+from aioretry._coalesce import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, InsertQueue
 from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
 from aioretry._definitions import Definitions
 from aioretry._driver import Command, DocumentT
@@ -74,6 +75,8 @@ class RetryMotorCollection(Definitions[DocumentT]):
         self._write_path: WritePath = database._write_path
         self._overload = database._overload
         self._own_target: Target | None = None
+        self._coalescing: Coalescing | None = None
+        self._own_queue: InsertQueue | None = None
 
     def __getitem__(self, name: str) -> "RetryMotorCollection[DocumentT]":
         # Concatenated so that what is no name is a TypeError: `for x in collection` has to end.
@@ -88,7 +91,9 @@ class RetryMotorCollection(Definitions[DocumentT]):
     def wrap(self, obj: Any) -> Any:
         """Wrap what PyMongo returned; its collections become collections of this class."""
         if isinstance(obj, Collection):
-            return type(self)(self.database, obj.name, _delegate=obj)
+            wrapped = type(self)(self.database, obj.name, _delegate=obj)
+            wrapped._coalescing = self._coalescing
+            return wrapped
         return super().wrap(obj)
 
     def with_options(
@@ -102,6 +107,32 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self.wrap(  # type: ignore[no-any-return]
             self.delegate.with_options(codec_options, read_preference, write_concern, read_concern)
         )
+
+    def coalesced(
+        self, *, max_documents: int = DEFAULT_DOCUMENTS, max_bytes: int = DEFAULT_BYTES
+    ) -> "RetryMotorCollection[DocumentT]":
+        """Return a view of this collection whose ``insert_one`` calls travel together.
+
+        Those that come while one command is under way are sent in the next one, as one unordered
+        ``insert``. Nothing waits when nothing is under way. Each call has its own result, error,
+        deadline and cancellation. All views of a collection with the same options share a queue.
+        Calls with a session or with options of their own are sent alone.
+
+        Args:
+            max_documents: How many documents travel together at most, from 1 to 100,000.
+            max_bytes: How many bytes of documents do, from 1 to 40,000,000; a larger document goes
+                alone.
+
+        Returns:
+            The view; everything but ``insert_one`` is as here.
+
+        Raises:
+            TypeError: An argument is not a whole number.
+            ValueError: An argument is out of its range.
+        """
+        view = self.wrap(self.delegate)
+        view._coalescing = Coalescing.of(max_documents, max_bytes)
+        return view  # type: ignore[no-any-return]
 
     def operation(self, timeout: float | None = None) -> Operation:
         """Begin an operation: an implicit session, a deadline and a history.
@@ -142,6 +173,11 @@ class RetryMotorCollection(Definitions[DocumentT]):
         Returns:
             A future that ends with the result.
         """
+        if self._coalescing is not None:
+            is_plain = session is None and bypass_document_validation is None and comment is None
+            queue = self._queue(self._coalescing) if is_plain else None
+            if queue is not None:
+                return queue.insert(document, self._write_path.deadline())
         if self._is_motors(session):
             return super().insert_one(  # type: ignore[return-value]
                 document,
@@ -670,6 +706,24 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 self.database.name, self.name, self.codec_options, self.write_concern
             )
         return self._own_target
+
+    def _queue(self, coalescing: Coalescing) -> InsertQueue | None:
+        """Return where inserts of this collection wait; None if they may not travel together."""
+        coordinator = self._write_path.coordinator()
+        queue = self._own_queue
+        if queue is not None and queue.loop is coordinator.loop:
+            return queue
+        if self._is_motors_bulk(None):
+            return None
+        queues, target = self._write_path.queues, self._target()
+        queue = next(
+            (each for each in queues if each.is_for(coordinator, target, coalescing)), None
+        )
+        if queue is None:
+            queue = InsertQueue(coordinator, target, self._write_path.lease, coalescing)
+            queues.add(queue)
+        self._own_queue = queue
+        return queue
 
     def _submit(
         self,

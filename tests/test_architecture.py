@@ -21,7 +21,9 @@ RANKS = [
     {"_plans", "_running", "_write_path"},
     {"_resolution"},
     {"_write"},
-    {"_bulk_write"},
+    {"_bulk_write", "_coalesced", "_shares"},
+    {"_shared_insert"},
+    {"_coalesce"},
     {"operation", "_overload"},
     {"_definitions"},
     {"collection"},
@@ -142,6 +144,7 @@ def test_private_names_of_others_are_left_alone(path):
     if room == "_motor":
         return
     ours = {"_write_path", "_overload", "_overload_of_commands", "_replace", "_asdict", "_client"}
+    ours |= {"_coalescing"}
     foreign = [
         f"{node.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(path.read_text()))

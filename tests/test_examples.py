@@ -68,6 +68,22 @@ class TestYourService:
         assert SECONDS.sub("... s", shown) in SECONDS.sub("... s", result.stdout)
 
 
+def test_group_commit(shared_set):
+    """Each of many inserts that travel together is told how its own has ended."""
+    ended = subprocess.run(
+        [sys.executable, "examples/group_commit.py", shared_set.uri, "--number", "2000"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert 0 == ended.returncode, ended.stderr
+    outcomes = ended.stdout.splitlines()
+    assert ["applied: 1999", "not applied: 1", "unknown: 0"] == outcomes[:3]
+    assert outcomes[3].startswith("stored: 1999, in ")
+
+
 @pytest.mark.parametrize(
     "document",
     [document for document in DOCUMENTS if blocks_with_tests(document)],

@@ -53,7 +53,9 @@ class LoopConnection:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, pool: Any, connection: Any) -> None:
         self.pool = pool
-        self.connection = connection
+        self.connection: Any = connection
+        """PyMongo's own object; None once it was given back."""
+
         self._loop = loop
         self._socket = socket_of(connection)
         self._descriptor: int = self._socket.fileno()
@@ -106,8 +108,9 @@ class LoopConnection:
     def give_back(self) -> None:
         """Give it back to its pool."""
         self._ignore()
-        connection, self.connection = self.connection, None
+        connection = self.connection
         if connection is not None:
+            self.connection = None
             self.pool.checkin(connection)
 
     def _ignore(self) -> None:

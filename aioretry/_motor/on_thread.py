@@ -59,9 +59,9 @@ class ThreadAttempt(Job):
         except _AbandonedError as exc:
             return attempts.conclude(call, watch, exc.error)
         except _BrokenError as exc:
-            is_server_well = is_well(attempts.delegate, server)
+            is_server_well = is_well(attempts.delegate, exc.view)
             if not is_server_well:
-                attempts.learn_of(exc.error, server, exc.connection)
+                attempts.learn_of(exc.error, exc.view, exc.connection)
             return attempts.conclude(call, watch, exc.error, is_server_well=is_server_well)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
             return attempts.conclude(call, watch, exc)
@@ -84,7 +84,7 @@ class ThreadAttempt(Job):
                 # that there are no sessions, and PyMongo would then write without protection.
                 connection.supports_sessions = connection.supports_sessions or view.has_sessions
                 if _has_time(call.deadline, server):
-                    reply = self._exchange(connection, body, session)
+                    reply = self._exchange(view, connection, body, session)
                     if reply is not None:
                         attempts.learn_of_concern(reply, view, connection)
                         return reply
@@ -93,7 +93,7 @@ class ThreadAttempt(Job):
             call.lease.drop()
 
     def _exchange(
-        self, connection: Any, body: dict[str, Any], session: Any
+        self, view: ServerView, connection: Any, body: dict[str, Any], session: Any
     ) -> dict[str, Any] | None:
         command = self._call.command
         self._connection = connection
@@ -116,7 +116,7 @@ class ThreadAttempt(Job):
             if is_break(exc):
                 if session is not None:
                     session._server_session.mark_dirty()
-                raise _BrokenError(exc, connection) from exc
+                raise _BrokenError(exc, view, connection) from exc
             raise
         finally:
             self._let_go()
@@ -140,9 +140,10 @@ class _AbandonedError(Exception):
 class _BrokenError(Exception):
     """The connection broke; PyMongo is to learn of it later, or not; never leaves this module."""
 
-    def __init__(self, error: ConnectionFailure, connection: Any) -> None:
+    def __init__(self, error: ConnectionFailure, view: ServerView, connection: Any) -> None:
         super().__init__(error)
         self.error = error
+        self.view = view
         self.connection = connection
 
 

@@ -1,5 +1,6 @@
 """Client-side field level encryption: what Motor does with it, ours does too."""
 
+import asyncio
 import os
 
 import pytest
@@ -107,3 +108,12 @@ async def test_large_batches(encrypting, sent, request):
     encrypts = "bypass_query_analysis" in request.node.name
     assert (3 if encrypts else 1) == len(sent.commands)
     assert 3 == await encrypting.count_documents({})
+
+
+async def test_inserts_that_would_travel_together(encrypting, sent, secret, stored, request):
+    """Those of a client that encrypts by itself travel alone."""
+    view = encrypting.coalesced()
+    await asyncio.gather(*(view.insert_one({"_id": n, "s": secret}) for n in range(3)))
+    encrypts = "bypass_query_analysis" in request.node.name
+    assert (3 if encrypts else 1) == len(sent.commands)
+    assert [Binary(bytes(secret), 6)] * 3 == [each["s"] for each in stored.find()]

@@ -5,9 +5,9 @@ import contextlib
 import itertools
 
 import pytest
-from pymongo.errors import AutoReconnect
+from pymongo.errors import AutoReconnect, DuplicateKeyError
 
-from aioretry import RetryClient, deadline
+from aioretry import RetryClient, attempts_of, deadline
 from aioretry.testing import FakeMongoses, Ledger
 
 RETRYABLE = ["RetryableWriteError"]
@@ -210,3 +210,15 @@ async def test_an_election_behind_them(replica_set, cluster, client, collection,
     stop.set()
     counts = await asyncio.gather(*writers)
     assert counts == [stored.find_one({"_id": writer})["n"] for writer in range(10)]
+
+
+async def test_inserts_that_travel_together(cluster, client, collection, stored):
+    """They are sent to the other router, and are there once."""
+    view = collection.coalesced()
+    async with cluster.faults.drop_reply("insert"):
+        writes = [view.insert_one({"_id": n}) for n in (*range(10), 9)]
+        *results, error = await asyncio.gather(*writes, return_exceptions=True)
+    assert list(range(10)) == [result.inserted_id for result in results]
+    assert isinstance(error, DuplicateKeyError)
+    assert 2 == len({attempt.address for attempt in attempts_of(error)})
+    assert 10 == stored.count_documents({})

@@ -50,7 +50,7 @@ OF_PYTHON = {"__annotations__", "__dict__", "__doc__", "__init_subclass__", "__m
 OUR_OWN_NAMES = {
     "client": {"__aenter__", "__aexit__"},  # `async with` closes the client
     "database": set(),
-    "collection": {"operation"},
+    "collection": {"coalesced", "operation"},
     "session": set(),
 }
 OTHER_SIGNATURE = {

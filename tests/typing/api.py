@@ -73,6 +73,9 @@ async def writes(things: RetryMotorCollection[dict[str, Any]]) -> None:
     document = await things.find_one_and_update({}, {"$inc": {"n": 1}}, sort=[("n", -1)])
     later: Awaitable[InsertOneResult] = things.insert_one({})
     await later
+    view = things.coalesced(max_documents=100, max_bytes=2**20)
+    assert_type(view, RetryMotorCollection[dict[str, Any]])
+    assert_type(await view.insert_one({"_id": 1}), InsertOneResult)
     del document
 
 

@@ -33,6 +33,7 @@ def test_as_one_by_one(given_ones):
     encoded = encode_documents(given_ones, OPTIONS)
     assert b"".join(expected) == encoded.raw
     assert expected == [document.raw for document in encoded.documents()]
+    assert expected[-1] == encoded.document(len(expected) - 1).raw
     assert list(map(len, expected)) == encoded.sizes()
     assert max(map(len, expected)) == encoded.largest
     assert len(expected) == encoded.count

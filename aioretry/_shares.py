@@ -1,0 +1,220 @@
+"""What came of a command for each of the inserts that travelled in it."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pymongo.errors import OperationFailure
+from pymongo.results import InsertOneResult
+
+from aioretry._coordinator import Coordinator
+from aioretry._flight import Statement
+from aioretry._replies import alone, error_in
+from aioretry._resolution import CommandDoubt
+from aioretry._verdict import (
+    MAX_TIME_EXPIRED,
+    code_of,
+    no_retryable_writes,
+    outcome_of_attempts,
+    says_no_retryable_writes,
+)
+from aioretry.errors import Attempt, Outcome, attach
+
+
+class Shares:
+    """Tells each insert of a command what it would have been told alone.
+
+    Args:
+        coordinator: Executes the command.
+        statement: The command.
+        answers: Replies that were taken for errors, so that the command may be sent again.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        statement: Statement,
+        answers: Mapping[BaseException, Mapping[str, Any]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._statement = statement
+        self._answers = answers
+        self._read: Mapping[str, Any] | None = None
+        self._denials: dict[int, Mapping[str, Any]] = {}
+
+    def is_silent(self, reply: Mapping[str, Any], index: int) -> bool:
+        """Tell whether a reply does not say what became of an insert."""
+        return index not in self._denials_in(reply) and self.silence_in(reply) is not None
+
+    def denial(self, index: int) -> Mapping[str, Any] | None:
+        """Return the latest reply if it says that an insert was refused, or None."""
+        for attempt in reversed(self._statement.attempts):
+            reply = self._reply_to(attempt)
+            if reply is not None:
+                return reply if index in self._denials_in(reply) else None
+        return None
+
+    def error_in(
+        self, reply: Mapping[str, Any], index: int, inserted_id: object
+    ) -> Exception | None:
+        """Return the error that an insert gets by a reply, or None if it is acknowledged.
+
+        The error knows how the insert ended.
+
+        Args:
+            reply: The reply.
+            index: Which insert.
+            inserted_id: The ``_id`` of its document.
+        """
+        error = self._error_in(reply, index)
+        if error is None:
+            return None
+        attempts = [
+            replace(attempt, error=error, reply=None)
+            if self._reply_to(attempt) is reply
+            else self._as_alone(attempt, index)
+            for attempt in self._statement.attempts
+        ]
+        surfacing = self._surfacing(error)
+        self._attach(surfacing, attempts, index, inserted_id)
+        return surfacing
+
+    def explain(self, exc: BaseException, index: int, inserted_id: object) -> None:
+        """Say on an exception how an insert ended, by all that was tried."""
+        attempts = [self._as_alone(attempt, index) for attempt in self._statement.attempts]
+        self._attach(exc, attempts, index, inserted_id)
+
+    def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
+        """Return what it takes to find out how an insert ended."""
+        return ShareDoubt(self, self._doubt(self._statement, inserted_id), index, inserted_id)
+
+    def ask(self, index: int, inserted_id: object, timeout: float | None) -> Awaitable[Any]:
+        """Send one insert once more, under the number that it has in the command."""
+        statement = self._statement
+        if statement.command.statement_count > 1:
+            statement = self._alone(index)
+        return self._doubt(statement, inserted_id).resolve(timeout)
+
+    def silence_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
+        """Return an error if a reply says of some inserts neither that they are done nor why not.
+
+        Servers before 5.0 leave out the refused ones that stand before others, when they are asked
+        a second time.
+        """
+        count, denied = self._statement.command.statement_count, len(self._denials_in(reply))
+        done = reply.get("n", count)
+        if count == 1 or done + denied >= count:
+            return None
+        return OperationFailure(
+            f"the server acknowledged {done} of {count} inserts and refused {denied}",
+            details=dict(reply),
+        )
+
+    def _doubt(self, statement: Statement, inserted_id: object) -> CommandDoubt[InsertOneResult]:
+        own = Shares(self._coordinator, statement, {})
+        return CommandDoubt(
+            self._coordinator,
+            statement,
+            result=lambda _: InsertOneResult(inserted_id, True),
+            explain=partial(own.explain, index=0, inserted_id=inserted_id),
+        )
+
+    def _alone(self, index: int) -> Statement:
+        whole = self._statement
+        (documents,) = whole.command.body["documents"]
+        body = {**whole.command.body, "documents": [documents.document(index)], "stmtIds": [index]}
+        command = replace(
+            whole.command, body=body, error_in=error_in, statement_count=1, is_part=False
+        )
+        # An answer without a word of it says nothing of it.
+        attempts = [
+            self._as_alone(attempt, index)
+            for attempt in whole.attempts
+            if not self._is_silent(attempt, index)
+        ]
+        return replace(whole, command=command, attempts=attempts, retries=None)
+
+    def _is_silent(self, attempt: Attempt, index: int) -> bool:
+        reply = self._reply_to(attempt)
+        return reply is not None and self.is_silent(reply, index)
+
+    def _attach(
+        self, exc: BaseException, attempts: Sequence[Attempt], index: int, inserted_id: object
+    ) -> None:
+        statement = self._statement
+        outcome = outcome_of_attempts(
+            attempts,
+            is_atomic=statement.command.is_atomic,
+            is_sharded=statement.is_sharded,
+        )
+        doubt = self.doubt(index, inserted_id) if outcome is Outcome.UNKNOWN else None
+        attach(exc, outcome, attempts, doubt=doubt)
+
+    def _surfacing(self, error: OperationFailure) -> Exception:
+        if says_no_retryable_writes(error):
+            return no_retryable_writes(error)
+        deadline = self._statement.deadline
+        if code_of(error) == MAX_TIME_EXPIRED and deadline is not None and deadline.is_limited:
+            late = self._coordinator.too_late(self._statement, error)
+            late.__cause__ = error
+            return late
+        return error
+
+    def _reply_to(self, attempt: Attempt) -> Mapping[str, Any] | None:
+        if attempt.reply is not None or attempt.error is None:
+            return attempt.reply
+        return self._answers.get(attempt.error)
+
+    def _as_alone(self, attempt: Attempt, index: int) -> Attempt:
+        reply = self._reply_to(attempt)
+        if reply is None:
+            return attempt
+        error = self._error_in(reply, index)
+        return replace(attempt, error=error, reply=reply if error is None else None)
+
+    def _error_in(self, reply: Mapping[str, Any], index: int) -> OperationFailure | None:
+        denials = self._denials_in(reply)
+        error = error_in(alone(reply, denials.get(index)))
+        if error is None:
+            return self.silence_in(reply)
+        for label in reply.get("errorLabels", ()):
+            self._coordinator.driver.add_label(error, label)
+        return error
+
+    def _denials_in(self, reply: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+        if self._read is not reply:
+            self._denials = {error["index"]: error for error in reply.get("writeErrors", ())}
+            self._read = reply
+        return self._denials
+
+
+class ShareDoubt:
+    """An insert whose outcome is unknown, of several in a command.
+
+    Args:
+        shares: What is known of the command.
+        whole: The doubt about the command.
+        index: Which insert.
+        inserted_id: The ``_id`` of its document.
+    """
+
+    def __init__(
+        self,
+        shares: Shares,
+        whole: CommandDoubt[InsertOneResult],
+        index: int,
+        inserted_id: object,
+    ) -> None:
+        self._shares = shares
+        self._whole = whole
+        self._index = index
+        self._inserted_id = inserted_id
+
+    def why_unresolvable(self) -> str | None:
+        """Return why the insert can't be resolved, or None if it can."""
+        return self._whole.why_unresolvable()
+
+    def resolve(self, timeout: float | None) -> Awaitable[Any]:
+        """Send the insert once more, and none of the others."""
+        return self._shares.ask(self._index, self._inserted_id, timeout)

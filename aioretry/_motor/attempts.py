@@ -139,6 +139,11 @@ class Attempts:
         call.is_waiting = True
         return body
 
+    def hear(self, reply: Mapping[str, Any]) -> None:
+        """Have PyMongo learn the cluster's time from a reply."""
+        topology: Any = self.delegate._get_topology()
+        topology.receive_cluster_time(reply.get("$clusterTime"))
+
     def learn_of_concern(self, reply: Mapping[str, Any], view: ServerView, connection: Any) -> None:
         """Have PyMongo learn from a server that it was deposed while it waited for others."""
         # It says so in an answer that is none of an error. What a router passes on is not about

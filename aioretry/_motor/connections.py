@@ -232,7 +232,7 @@ class Connections:
     def put(self, used: LoopConnection) -> None:
         """Take one back that was used."""
         pool = used.pool
-        if pool.requests >= pool.max_pool_size or not used.is_fresh:
+        if pool.requests >= pool.max_pool_size or used.connection.closed:
             used.give_back()  # somebody may wait for it
             return
         used.rest()

@@ -5,17 +5,17 @@ It costs no thread and no switch to one, which is most of what a small write cos
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from pymongo import message
 from pymongo.errors import ConnectionFailure, ProtocolError, PyMongoError
 from pymongo.helpers_shared import _check_command_response
-from pymongo.read_preferences import ReadPreference
 
 from aioretry._driver import AttemptCall, AttemptResult, Ending, ServerView
 from aioretry._motor.attempts import Attempts, NotSentError, Watch
 from aioretry._motor.checkup import is_break
 from aioretry._motor.connections import Connections, LoopConnection
+from aioretry._motor.sessions import LoopSession
 
 
 class Check(Protocol):
@@ -53,7 +53,6 @@ class LoopAttempt:
         "_check",
         "_connection",
         "_connections",
-        "_is_carrying",
         "_land",
         "_loop",
         "_session",
@@ -78,9 +77,8 @@ class LoopAttempt:
         self._call = call
         self._land = land
         self._connection: LoopConnection | None = None
-        self._session: Any = None
+        self._session: LoopSession | None = None
         self._broken: tuple[PyMongoError, Any] | None = None
-        self._is_carrying = False
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> bool:
@@ -110,7 +108,9 @@ class LoopAttempt:
             reply = message._OpMsg.unpack(data).unpack_response(
                 codec_options=command.codec_options, user_fields=command.user_fields
             )[0]
-            self._attempts.delegate._process_response(reply, self._session)
+            self._attempts.hear(reply)
+            if self._session is not None:
+                self._session.hear(reply)
             _check_command_response(reply, connection.max_wire_version)
             self._attempts.learn_of_concern(reply, self._view, connection)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
@@ -149,16 +149,13 @@ class LoopAttempt:
         call, attempts, connection = self._call, self._attempts, held_connection.connection
         attempts.prepare(call, view)
         held = call.lease.carry()
-        self._is_carrying = True
-        self._session = session = held.open(has_sessions=view.has_sessions)
+        self._session = session = cast(LoopSession, held)
         body = attempts.body(call, held)
         # A connection that was opened while its server changed its state believes for good that
         # there are no sessions, and PyMongo would then write without protection.
         connection.supports_sessions = connection.supports_sessions or view.has_sessions
         connection.add_server_api(body)
-        if session is not None:
-            session._apply_to(body, False, ReadPreference.PRIMARY, connection)
-        connection.send_cluster_time(body, session, attempts.delegate)
+        session.stamp(body, connection, has_sessions=view.has_sessions)
         self._limit(body, connection, round_trip_time)
         request_id, data = self._encode(body, connection)
         if not call.token.begin_sending():
@@ -217,14 +214,14 @@ class LoopAttempt:
 
     def _forget_session(self) -> None:
         if self._session is not None:
-            self._session._server_session.mark_dirty()
+            self._session.mark_dirty()
 
     def _release(self) -> None:
         used, self._connection = self._held(), None
         if self._timer is not None:
             self._timer.cancel()
         self._connections.put(used)
-        if self._is_carrying:
+        if self._session is not None:
             self._call.lease.drop()
 
     def _held(self) -> LoopConnection:

@@ -1,14 +1,16 @@
 """Sessions of PyMongo's, leased and of the user's."""
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import pymongo
 from motor.motor_asyncio import AsyncIOMotorClientSession
 from pymongo.client_session import ClientSession
 from pymongo.errors import InvalidOperation, PyMongoError
 from pymongo.lock import _create_lock
+from pymongo.read_preferences import ReadPreference
 
 from aioretry import _pymongo_timeout
 from aioretry._driver import ServerSession
@@ -69,6 +71,31 @@ def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> C
     return abort
 
 
+class LoopSession(Protocol):
+    """What an attempt on the event loop needs of a session."""
+
+    def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
+        """Add to a command what a session adds to it.
+
+        Args:
+            body: The command.
+            connection: PyMongo's connection that it is sent over.
+            has_sessions: Whether the server has sessions.
+
+        Raises:
+            InvalidOperation: The session was ended, or is in a transaction.
+        """
+        ...
+
+    def hear(self, reply: Mapping[str, Any]) -> None:
+        """Learn from a reply."""
+        ...
+
+    def mark_dirty(self) -> None:
+        """Have PyMongo not pool it."""
+        ...
+
+
 class _UserSession:
     """A session that the user started: its ``lsid`` and its counter, and nothing is given back."""
 
@@ -77,7 +104,10 @@ class _UserSession:
 
     def next_number(self) -> int:
         """Take the next transaction number of the user's session."""
-        return _next_number(self._session)
+        with _numbers:  # a user may share a session between tasks
+            server_session = _server_session(self._session)
+            server_session.inc_transaction_id()
+            return int(server_session.transaction_id)
 
     def latest_number(self) -> int:
         """Return the one that was taken last."""
@@ -93,23 +123,39 @@ class _UserSession:
             )
         return self._session
 
+    def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
+        """Add to a command what a session adds to it."""
+        session: Any = self.open(has_sessions=has_sessions)
+        session._apply_to(body, False, ReadPreference.PRIMARY, connection)
+        connection.send_cluster_time(body, session, session.client)
+
+    def hear(self, reply: Mapping[str, Any]) -> None:
+        """Advance the session's times."""
+        session: Any = self._session
+        session._process_response(reply)
+
+    def mark_dirty(self) -> None:
+        """Have it not pooled."""
+        with contextlib.suppress(InvalidOperation):  # the user has ended it
+            _server_session(self._session).mark_dirty()
+
     def close(self, *, discard: bool) -> None:
         """Leave it to the user; when it is ended later, it is pooled only if it is not in doubt."""
         if discard:
-            with contextlib.suppress(InvalidOperation):  # the user has ended it
-                _server_session(self._session).mark_dirty()
+            self.mark_dirty()
 
 
 class ImplicitSession:
     """A session from PyMongo's pool."""
 
     def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
-        self._delegate = delegate
-        self._first = delegate.start_session(causal_consistency=False)
+        self._delegate: Any = delegate
         self._server_session: Any = None
 
     def next_number(self) -> int:
-        return _next_number(self._first)
+        server_session = self._leased()
+        server_session.inc_transaction_id()
+        return int(server_session.transaction_id)
 
     def latest_number(self) -> int:
         return int(self._server_session.transaction_id)
@@ -118,21 +164,38 @@ class ImplicitSession:
         if not has_sessions:
             return None
         # ClientSession objects are not thread-safe, and an attempt that was left behind still has
-        # its own: every further one gets another object over the same server session.
-        if self._server_session is None:
-            self._server_session = _server_session(self._first)
-            return self._first
-        sibling: Any = self._delegate.start_session(causal_consistency=False)
-        sibling._server_session = self._server_session
-        return sibling  # type: ignore[no-any-return]
+        # its own: every one gets another object over the same server session.
+        session = self._delegate.start_session(causal_consistency=False)
+        session._server_session = self._leased()
+        return session  # type: ignore[no-any-return]
+
+    def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
+        if has_sessions:
+            server_session = self._leased()
+            server_session.last_use = time.monotonic()
+            body["lsid"] = server_session.session_id
+        connection.send_cluster_time(body, None, self._delegate)
+
+    def hear(self, reply: Mapping[str, Any]) -> None:
+        pass  # nobody reads over it
+
+    def mark_dirty(self) -> None:
+        if self._server_session is not None:
+            self._server_session.mark_dirty()
 
     def close(self, *, discard: bool) -> None:
-        if discard and self._server_session is not None:
+        if discard:
             # Not pooled, but kept: the command may be sent once more.
-            self._server_session.mark_dirty()
-            return
-        with contextlib.suppress(InvalidOperation):  # the client was closed
-            self._first.end_session()
+            self.mark_dirty()
+        elif self._server_session is not None:
+            self._delegate._return_server_session(self._server_session)
+
+    def _leased(self) -> Any:
+        if self._server_session is None:
+            topology = self._delegate._get_topology()
+            minutes = topology.description.logical_session_timeout_minutes
+            self._server_session = topology.get_server_session(minutes)
+        return self._server_session
 
 
 def _server_session(session: ClientSession) -> Any:
@@ -141,11 +204,4 @@ def _server_session(session: ClientSession) -> Any:
     return server_session._server_session
 
 
-def _next_number(session: ClientSession) -> int:
-    with _numbers:  # a user may share a session between tasks
-        server_session = _server_session(session)
-        server_session.inc_transaction_id()
-        return int(server_session.transaction_id)
-
-
-_numbers = _create_lock()  # whole again in a forked child  # whole again in a forked child
+_numbers = _create_lock()  # whole again in a forked child

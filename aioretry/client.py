@@ -32,7 +32,7 @@ from aioretry.session import RetryMotorClientSession
 
 __all__ = ["RetryClient", "thread_counts"]
 
-_MAX_ATTEMPTS_AT_ONCE = 32
+_MAX_ATTEMPTS_AT_ONCE = 100  # as many as PyMongo opens connections by default
 _CLOSE_TIMEOUT = 2.0
 
 
@@ -46,8 +46,8 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
     Args:
         *args: As for ``AsyncIOMotorClient``.
         hooks: Callables that are told of every retry, see :class:`~aioretry.Hook`.
-        max_concurrent_attempts: How many commands may be under way at once, each on a thread of the
-            client's own pool; further ones queue for a thread.
+        max_concurrent_attempts: How many commands may be under way at once; further ones queue.
+            Those that need a thread share at most 32 of the client's own.
         **kwargs: As for ``AsyncIOMotorClient``.
 
     Raises:
@@ -65,14 +65,14 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         **kwargs: Any,
     ) -> None:
         all_hooks = (log_retries, *_callables(hooks))
-        threads = _positive("max_concurrent_attempts", max_concurrent_attempts)
+        at_once = _positive("max_concurrent_attempts", max_concurrent_attempts)
         with warnings.catch_warnings():
             # Motor tells everybody that it is deprecated; our users know from our own docs.
             warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
             super().__init__(*args, **kwargs)
         delegate = self.delegate
         policy = _motor.policy(delegate)
-        self._driver = _motor.MotorDriver(delegate, threads)
+        self._driver = _motor.MotorDriver(delegate, at_once)
         self._write_path = WritePath(
             self._driver,
             policy,

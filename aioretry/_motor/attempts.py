@@ -30,6 +30,7 @@ from aioretry.errors import Attempt
 _NEVER_SENT = (InvalidDocument, ConfigurationError)
 
 _command_logger = logging.getLogger("pymongo.command")
+_connection_logger = logging.getLogger("pymongo.connection")
 
 
 class NotSentError(Exception):
@@ -80,6 +81,11 @@ class Attempts:
     def are_watched(self) -> bool:
         """Whether somebody is shown commands: a listener, or PyMongo's log."""
         return self._has_listeners or _command_logger.isEnabledFor(logging.DEBUG)
+
+    @property
+    def need_threads(self) -> bool:
+        """Whether somebody is told of commands or connections, which may block."""
+        return self.are_watched or _connection_logger.isEnabledFor(logging.DEBUG)
 
     def choose(self, call: AttemptCall) -> ServerView:
         """Choose the server.

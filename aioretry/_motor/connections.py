@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import ssl
 import struct
 from typing import Any, Protocol
 
@@ -41,12 +42,15 @@ class LoopConnection:
     __slots__ = (
         "_buffer",
         "_descriptor",
+        "_flags",
+        "_is_encrypted",
         "_is_writing",
         "_loop",
         "_process",
         "_receiver",
         "_request_id",
         "_socket",
+        "_timeout",
         "connection",
         "pool",
     )
@@ -59,6 +63,12 @@ class LoopConnection:
         self._loop = loop
         self._socket = socket_of(connection)
         self._descriptor: int = self._socket.fileno()
+        self._is_encrypted = isinstance(self._socket, ssl.SSLSocket)
+        self._flags = 0 if self._is_encrypted else socket.MSG_DONTWAIT
+        self._timeout: float | None = None
+        if self._is_encrypted:  # it knows no flags
+            self._timeout = self._socket.gettimeout()
+            self._socket.settimeout(0)
         self._receiver: Receiver | None = None
         self._request_id = 0
         self._buffer: bytearray | None = None
@@ -111,6 +121,8 @@ class LoopConnection:
         connection = self.connection
         if connection is not None:
             self.connection = None
+            if self._is_encrypted and not connection.closed:
+                self._socket.settimeout(self._timeout)
             self.pool.checkin(connection)
 
     def _ignore(self) -> None:
@@ -125,8 +137,8 @@ class LoopConnection:
         if self._descriptor < 0:
             return
         try:
-            rest = rest[self._socket.send(rest, socket.MSG_DONTWAIT) :]
-        except (BlockingIOError, InterruptedError):
+            rest = rest[self._socket.send(rest, self._flags) :]
+        except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError):
             pass
         except OSError as exc:
             # Whoever sends is not ready for it.
@@ -140,11 +152,17 @@ class LoopConnection:
             self._loop.remove_writer(self._descriptor)
 
     def _read(self) -> None:
+        self._read_some()
+        # What was decrypted already wakes nobody.
+        while self._is_encrypted and self._descriptor >= 0 and self._socket.pending():
+            self._read_some()
+
+    def _read_some(self) -> None:
         buffer = self._buffer
         size = _READ_SIZE if buffer is None else _LARGE_READ_SIZE
         try:
-            data = self._socket.recv(size, socket.MSG_DONTWAIT)
-        except (BlockingIOError, InterruptedError):
+            data = self._socket.recv(size, self._flags)
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             return
         except OSError as exc:
             self._fail(exc)

@@ -70,10 +70,10 @@ class Dispatch:
         return ThreadCounts(counts.threads, counts.idle, queued, counts.abandoned)
 
     def land(self, entry: "Entry", result: AttemptResult) -> None:
-        """Free the place of an attempt that has ended, and deliver its result."""
-        self.free(entry)
+        """Deliver the result of an attempt that has ended, and free its place."""
         entry.on_loop = entry.on_thread = entry.call.carrier = None
-        entry.deliver(result)
+        entry.deliver(result)  # first, so that the next one finds the session that is given back
+        self.free(entry)
 
     def free(self, entry: "Entry") -> None:
         """Let another attempt take the place of one."""
@@ -126,7 +126,7 @@ class Dispatch:
         entry.is_under_way = True
         self._under_way += 1
         call = entry.call
-        if not (self._only_threads or call.command.may_block or self._attempts.are_watched):
+        if not (self._only_threads or call.command.may_block or self._attempts.need_threads):
             entry.on_loop = LoopAttempt(
                 self._attempts,
                 self._connections,

@@ -22,6 +22,8 @@ from aioretry._motor.sessions import ImplicitSession
 from aioretry._motor.views import Views
 from aioretry._threads import ThreadPool
 
+# More of them would but wait for the interpreter's lock.
+_MOST_THREADS = 32
 _CLOSED = "Cannot use RetryClient after close"
 
 
@@ -36,7 +38,7 @@ class MotorDriver:
     def __init__(self, delegate: pymongo.MongoClient[Any], size: int) -> None:
         self._delegate = delegate
         self._size = size
-        self._threads = ThreadPool(size, "aioretry-attempt")
+        self._threads = ThreadPool(min(size, _MOST_THREADS), "aioretry-attempt")
         self._prober = Prober(delegate)
         self._views = Views(delegate)
         self._closed = False

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 from typing import Any
 
 # What a pool and a connection must have for that, on every PyMongo that is allowed.
@@ -62,15 +63,12 @@ def take_idle(pool: Any) -> Any:
 
 
 def is_usable(pool: Any, connection: Any) -> bool:
-    """Tell whether an event loop can use a connection: a plain socket, and known to us."""
+    """Tell whether an event loop can use a connection: it is the standard library's, and known."""
     known = all(hasattr(pool, name) for name in _OF_POOL) and all(
         hasattr(connection, name) for name in _OF_CONNECTION
     )
-    return (
-        known
-        and connection.compression_context is None
-        and type(socket_of(connection)) is (socket.socket)
-    )
+    is_standard = type(socket_of(connection)) in {socket.socket, ssl.SSLSocket}
+    return known and is_standard and connection.compression_context is None
 
 
 def socket_of(connection: Any) -> Any:

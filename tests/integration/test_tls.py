@@ -1,0 +1,114 @@
+"""Writes over encrypted connections, which the event loop makes itself as well."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+import trustme
+from bson.codec_options import TypeDecoder, TypeRegistry
+
+from aioretry import RetryClient
+from aioretry.testing import Mongod, ReplicaSet, find_mongod
+
+LARGE = "x" * 12_000_000
+
+
+class Noting(TypeDecoder):
+    """Notes which thread decodes."""
+
+    bson_type = str
+
+    def __init__(self):
+        self.threads = set()
+
+    def transform_bson(self, value):
+        self.threads.add(threading.get_ident())
+        return value
+
+
+def with_tls(mongod: Mongod, certificate: Path, folder: Path) -> Mongod:
+    """The same server, which takes encrypted connections too."""
+    script = folder / "mongod"
+    options = (
+        f"--tlsMode allowTLS --tlsCertificateKeyFile {certificate} "
+        f"--tlsCAFile {folder / 'ca.pem'} --tlsAllowConnectionsWithoutCertificates"
+    )
+    script.write_text(f'#!/bin/sh\nexec {mongod.path} "$@" {options}\n')
+    script.chmod(0o755)
+    return Mongod(script, mongod.version, mongod.env)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    """A folder with an authority's certificate, and a server's that it has signed."""
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    server = authority.issue_cert("127.0.0.1", "localhost")
+    server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encrypted(authority):
+    """A replica set that takes encrypted connections."""
+    mongod = with_tls(find_mongod(), authority / "server.pem", authority)
+    with ReplicaSet(members=1, mongod=mongod) as replica_set:
+        yield replica_set
+
+
+@pytest.fixture
+async def client(encrypted, authority):
+    """A client that encrypts."""
+    certificate = str(authority / "ca.pem")
+    async with RetryClient(encrypted.uri, tls=True, tlsCAFile=certificate) as client:
+        yield client
+
+
+async def test_no_thread_is_needed(client):
+    """The event loop's thread decodes the answers."""
+    decoder = Noting()
+    options = client.tls.plain.codec_options.with_options(type_registry=TypeRegistry([decoder]))
+    plain = client.tls.plain.with_options(codec_options=options)
+    await plain.insert_one({"_id": 1, "text": "a"})
+    decoder.threads.clear()
+
+    await plain.find_one_and_update({"_id": 1}, {"$set": {"text": "b"}})
+    assert {threading.get_ident()} == decoder.threads
+
+
+async def test_large_messages(client):
+    """A document of 12 MB goes and comes, while others do too."""
+    large = client.tls.large
+    await asyncio.gather(
+        large.insert_one({"_id": "large", "text": LARGE}),
+        *(large.insert_one({"_id": n}) for n in range(50)),
+    )
+    found, *_ = await asyncio.gather(
+        large.find_one_and_update({"_id": "large"}, {"$set": {"n": 1}}),
+        *(large.update_one({"_id": n}, {"$inc": {"n": 1}}) for n in range(50)),
+    )
+    assert LARGE == found["text"]
+    assert 50 == await large.count_documents({"n": 1, "_id": {"$type": "int"}})
+
+
+async def test_the_connection_is_motors_too(encrypted, authority):
+    """A connection that the loop has used can be read over by a thread, and used again."""
+    certificate = str(authority / "ca.pem")
+    async with RetryClient(encrypted.uri, tls=True, tlsCAFile=certificate, maxPoolSize=1) as client:
+        shared = client.tls.shared
+        for n in range(20):
+            await shared.update_one({"_id": 1}, {"$inc": {"n": 1}}, upsert=True)
+            assert n + 1 == (await shared.find_one({"_id": 1}))["n"]
+
+
+async def test_broken_connections(encrypted, client):
+    """Writes go on after the server was killed and started again."""
+    broken = client.tls.broken
+    await asyncio.gather(*(broken.insert_one({"_id": n}) for n in range(20)))
+    member = await encrypted.primary()
+    await encrypted.kill(member)
+    await encrypted.restart(member)
+    await asyncio.gather(*(broken.update_one({"_id": n}, {"$inc": {"n": 1}}) for n in range(20)))
+    assert 20 == await broken.count_documents({"n": 1})

@@ -11,6 +11,7 @@ A module imports only from lower ones:
     _coalesced  _shared_insert  _shares one of them; their command; what each is told of its end
     _write  _bulk_write                 a write of one command, and of many
     _resolution  _running               writes in doubt; what all writes are as futures
+    _vague                              replies of old servers that say too little
     _plans  _bulk                       arguments, commands and result of bulk operations
     _coordinator  _racing               the one retry loop: select, attempt, judge, wait
     _motor  _commands  _flight          the only room that knows the driver; arguments; an attempt

@@ -17,6 +17,7 @@ from aioretry._replies import has_retryable_concern_error, says_time_is_over
 from aioretry._resolution import CommandDoubt
 from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
+from aioretry._vague import Inquiry, doubt_vague_replies, vagueness
 from aioretry._verdict import LABELS, outcome_of_attempts
 from aioretry._write import tried_for
 from aioretry.deadlines import Deadline
@@ -51,6 +52,7 @@ class BulkRun(Generic[T]):
         self._deadline = deadline
         self._statement: Statement | None = None
         self._ended: list[Attempt] = []
+        self._asked: list[Attempt] = []
         self._avoid: frozenset[Address] = frozenset()
         self._count = 0
         self._bulk = self._step()
@@ -58,7 +60,8 @@ class BulkRun(Generic[T]):
     @property
     def attempts(self) -> list[Attempt]:
         """The attempts of all commands, oldest first."""
-        return self._ended + ([] if self._statement is None else self._statement.attempts)
+        latest = [] if self._statement is None else self._statement.attempts
+        return self._ended + latest + self._asked
 
     async def run(self) -> T:
         """Send all commands; return what the user awaits."""
@@ -102,19 +105,20 @@ class BulkRun(Generic[T]):
         )
         statement.avoid = self._avoid
         batch = bulk.batch
-        try:
-            reply = await self._coordinator.execute(statement)
-        except OperationFailure as exc:
-            answer = None if batch is None else batch.answers.get(exc)
-            if answer is None:
-                raise
-            # The last word was an answer after all, and becomes a part of the result.
-            reply = answer
-            self._merge(bulk, statement, reply)
-            if _ends_the_whole(statement, reply):
-                raise self._error_of(bulk, exc) from exc
-        else:
-            self._merge(bulk, statement, reply)
+        failure = None
+        async with self._coordinator.turn_of(statement):
+            try:
+                reply = await self._coordinator.send(statement)
+            except OperationFailure as exc:
+                answer = None if batch is None else batch.answers.get(exc)
+                if answer is None:
+                    raise
+                # The last word was an answer after all, and becomes a part of the result.
+                reply, failure = answer, exc
+            reply = await self._inquiry(statement).complete(reply, failure)
+        self._merge(bulk, statement, reply)
+        if failure is not None and _ends_the_whole(statement, reply):
+            raise self._error_of(bulk, failure) from failure
         deadline = self._deadline
         if deadline is not None and deadline.is_limited and says_time_is_over(reply):
             error = bulk.error()
@@ -126,7 +130,8 @@ class BulkRun(Generic[T]):
         """Note what is known of a command that is given up; return what can be resolved of it."""
         attempts, command, batch = statement.attempts, statement.command, bulk.batch
         bulk.stop_reading()
-        answers = [] if bulk.batch is None else list(bulk.batch.answers.values())
+        doubt_vague_replies(statement)
+        answers = [] if batch is None else _clear_answers(statement, batch)
         outcome = outcome_of_attempts(
             attempts,
             # Of those it has an answer for, the answer tells.
@@ -134,6 +139,8 @@ class BulkRun(Generic[T]):
             is_atomic=command.is_atomic,
             is_sharded=statement.is_sharded,
         )
+        if batch is not None and len(answers) < len(batch.answers):
+            outcome = Outcome.UNKNOWN
         try:
             if attempts and attempts[-1].reply is not None:  # nobody has looked at it yet
                 self._merge(bulk, statement, attempts[-1].reply)
@@ -142,7 +149,7 @@ class BulkRun(Generic[T]):
             else:
                 bulk.give_up(outcome)
                 if batch is not None and outcome is Outcome.UNKNOWN:
-                    return CommandDoubt(
+                    return BulkDoubt(
                         self._coordinator,
                         statement,
                         result=lambda reply: self._resolve(bulk, statement, batch, reply, exc),
@@ -185,9 +192,13 @@ class BulkRun(Generic[T]):
 
     def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:
         bulk.merge(reply, denied=_outcome_of_denied(statement))
-        self._ended += statement.attempts
+        self._ended += statement.attempts + self._asked
+        self._asked = []
         self._avoid = statement.avoid
         self._statement = None
+
+    def _inquiry(self, statement: Statement) -> Inquiry:
+        return Inquiry(self._coordinator, statement, self._asked)
 
     def _error_of(self, bulk: Bulk[T], answer: OperationFailure) -> OperationFailure:
         error = bulk.error()
@@ -197,6 +208,21 @@ class BulkRun(Generic[T]):
             if answer.has_error_label(label):
                 self._coordinator.driver.add_label(error, label)
         return error
+
+
+class BulkDoubt(CommandDoubt[T]):
+    """A command of a bulk operation whose outcome is unknown."""
+
+    def known_reply(self) -> Mapping[str, Any] | None:
+        """Return the answer if it came after the operation had ended, and says enough, or None."""
+        doubt_vague_replies(self.statement)
+        return super().known_reply()
+
+    async def execute(self, statement: Statement) -> Mapping[str, Any]:
+        """Send the command; return a reply that says what became of each statement."""
+        async with self._coordinator.turn_of(statement):
+            reply = await self._coordinator.send(statement)
+            return await Inquiry(self._coordinator, statement, []).complete(reply)
 
 
 class BulkWrite(RunningWrite[T]):
@@ -243,6 +269,15 @@ def explain_unplanned(exc: BaseException, count: int = 0) -> bool:
     nothing = PartialResult(BulkWriteResult(no_result(), True), outcomes)
     attach(exc, Outcome.NOT_APPLIED, [], nothing)
     return False
+
+
+def _clear_answers(statement: Statement, batch: Batch) -> list[Mapping[str, Any]]:
+    """Return the replies that were taken for errors and say what became of each statement."""
+    return [
+        reply
+        for error, reply in batch.answers.items()
+        if vagueness(statement, reply, error) is None
+    ]
 
 
 def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:

@@ -3,7 +3,8 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -114,21 +115,35 @@ class Coordinator:
         Raises:
             PyMongoError: What the verdict lets through.
         """
+        if statement.lease.turn is None:
+            return await self.send(statement, result)
+        async with self.turn_of(statement):
+            return await self.send(statement, result)
+
+    @asynccontextmanager
+    async def turn_of(self, statement: Statement) -> AsyncIterator[None]:
+        """Keep other commands from a session that can have one at a time.
+
+        Raises:
+            DeadlineExceeded: The command's turn did not come in time.
+        """
         turn = statement.lease.turn
         if turn is None:
-            return await self._execute(statement, result)
+            yield
+            return
         with anyio.move_on_after(_finite(statement.time_left())) as limit:
             await turn.acquire()
         if limit.cancelled_caught:
             raise self.too_late(statement)
         try:
-            return await self._execute(statement, result)
+            yield
         finally:
             turn.release()
 
-    async def _execute(
-        self, statement: Statement, result: AttemptResult | None
+    async def send(
+        self, statement: Statement, result: AttemptResult | None = None
     ) -> Mapping[str, Any]:
+        """Send a command until it is done, as :meth:`execute` does, when it has its turn."""
         while True:
             if result is None:
                 await self._find_server(statement)

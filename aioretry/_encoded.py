@@ -1,7 +1,7 @@
 """Documents that are encoded already, so that a retry sends the same without encoding it again."""
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bson.raw_bson import RawBSONDocument
@@ -62,6 +62,27 @@ class EncodedDocuments:
             documents.append(RawBSONDocument(self.raw[start : start + size]))
             start += size
         return documents
+
+
+def section(parts: Sequence[EncodedDocuments], positions: Sequence[int]) -> list[EncodedDocuments]:
+    """Return some of the documents that are in several parts, all in one.
+
+    Args:
+        parts: All documents.
+        positions: Which of them, in ascending order.
+    """
+    wanted = set(positions)
+    raws: list[bytes] = []
+    first = 0
+    for part in parts:
+        if positions[0] < first + part.count and first <= positions[-1]:
+            start = 0
+            for offset, size in enumerate(part.sizes(), first):
+                if offset in wanted:
+                    raws.append(part.raw[start : start + size])
+                start += size
+        first += part.count
+    return [EncodedDocuments(b"".join(raws), len(raws), max(map(len, raws)))]
 
 
 def with_documents(body: Mapping[str, Any]) -> dict[str, Any]:

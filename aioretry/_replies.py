@@ -42,6 +42,23 @@ def alone(reply: Mapping[str, Any], write_error: Mapping[str, Any] | None) -> Ma
     return {**reply, "n": 1 - len(errors), "writeErrors": errors}
 
 
+def leaves_out(reply: Mapping[str, Any], count: int) -> bool:
+    """Tell whether the reply to so many unordered inserts does not speak of some of them."""
+    return int(reply.get("n", count)) + len(reply.get("writeErrors", ())) < count
+
+
+def tells_each(reply: Mapping[str, Any], count: int) -> bool:
+    """Tell whether the reply to so many unordered inserts can't but say what became of each.
+
+    Whatever the order in which a server before 5.0 speaks of the ones it had executed before, and
+    of the others: all are done, or none is, or the last thing that it did was to refuse the last.
+    """
+    done, errors = reply.get("n", count), reply.get("writeErrors", ())
+    if done + len(errors) != count:
+        return False
+    return not errors or not done or [count - 1] == [error["index"] for error in errors]
+
+
 def retryable_error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
     """Return the error in the reply to a command of a bulk operation that could have it sent again.
 

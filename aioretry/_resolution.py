@@ -78,6 +78,19 @@ class CommandDoubt(Generic[T]):
             deadline = Deadline.after(left).nearer(deadline)
         return Resolving(self, self._coordinator, deadline)
 
+    def known_reply(self) -> Mapping[str, Any] | None:
+        """Return the answer if it came after the write had ended, or None."""
+        attempts = self.statement.attempts
+        return next((each.reply for each in attempts if each.reply is not None), None)
+
+    async def execute(self, statement: Statement) -> Mapping[str, Any]:
+        """Send the command; return the reply.
+
+        Args:
+            statement: The command, to be sent once more.
+        """
+        return await self._coordinator.execute(statement)
+
     def _age(self) -> float:
         return self.statement.age(self._coordinator.loop.time())
 
@@ -92,8 +105,8 @@ class Resolving(RunningWrite[T]):
         self._doubt = doubt
         old = doubt.statement
         self._lease = SessionLease(lambda: _given(old.lease.session), old.lease.turn)
-        known = next((each.reply for each in old.attempts if each.reply is not None), None)
-        if known is not None:  # it came after the write had ended
+        known = doubt.known_reply()
+        if known is not None:
             self._succeed(known)
             return
         body = {name: value for name, value in old.command.body.items() if name != "writeConcern"}
@@ -102,7 +115,7 @@ class Resolving(RunningWrite[T]):
         statement.number, statement.attempts = old.number, old.attempts
         statement.began, statement.began_at = old.began, old.began_at
         statement.server = old.server
-        self._run(coordinator.execute(statement))
+        self._run(doubt.execute(statement))
 
     def _attempts(self) -> Sequence[Attempt]:
         return self._doubt.statement.attempts

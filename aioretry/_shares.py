@@ -10,8 +10,9 @@ from pymongo.results import InsertOneResult
 
 from aioretry._coordinator import Coordinator
 from aioretry._flight import Statement
-from aioretry._replies import alone, error_in
+from aioretry._replies import alone, error_in, leaves_out
 from aioretry._resolution import CommandDoubt
+from aioretry._vague import numbers_in, silence, vagueness
 from aioretry._verdict import (
     MAX_TIME_EXPIRED,
     code_of,
@@ -45,14 +46,20 @@ class Shares:
 
     def is_silent(self, reply: Mapping[str, Any], index: int) -> bool:
         """Tell whether a reply does not say what became of an insert."""
-        return index not in self._denials_in(reply) and self.silence_in(reply) is not None
+        if self.silence_in(reply) is None:
+            return False
+        if self._vagueness(reply) is None:
+            return index not in self._denials_in(reply)
+        numbers = numbers_in(reply, self._statement)
+        return numbers is None or index in numbers
 
     def denial(self, index: int) -> Mapping[str, Any] | None:
         """Return the latest reply if it says that an insert was refused, or None."""
         for attempt in reversed(self._statement.attempts):
             reply = self._reply_to(attempt)
             if reply is not None:
-                return reply if index in self._denials_in(reply) else None
+                is_denied = index in self._denials_in(reply) and not self.is_silent(reply, index)
+                return reply if is_denied else None
         return None
 
     def error_in(
@@ -99,17 +106,13 @@ class Shares:
     def silence_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         """Return an error if a reply says of some inserts neither that they are done nor why not.
 
-        Servers before 5.0 leave out the refused ones that stand before others, when they are asked
-        a second time.
+        Servers before 5.0 leave out the refused ones that stand before others, or name others for
+        them, when they are asked a second time.
         """
-        count, denied = self._statement.command.statement_count, len(self._denials_in(reply))
-        done = reply.get("n", count)
-        if count == 1 or done + denied >= count:
-            return None
-        return OperationFailure(
-            f"the server acknowledged {done} of {count} inserts and refused {denied}",
-            details=dict(reply),
-        )
+        count = self._statement.command.statement_count
+        if count > 1 and leaves_out(reply, count):
+            return silence(reply, count)
+        return self._vagueness(reply)
 
     def _doubt(self, statement: Statement, inserted_id: object) -> CommandDoubt[InsertOneResult]:
         own = Shares(self._coordinator, statement, {})
@@ -123,7 +126,11 @@ class Shares:
     def _alone(self, index: int) -> Statement:
         whole = self._statement
         (documents,) = whole.command.body["documents"]
-        body = {**whole.command.body, "documents": [documents.document(index)], "stmtIds": [index]}
+        body = {
+            **whole.command.body,
+            "documents": [documents.document(index)],
+            "stmtIds": [self._number_of(index)],
+        }
         command = replace(
             whole.command, body=body, error_in=error_in, statement_count=1, is_part=False
         )
@@ -134,6 +141,18 @@ class Shares:
             if not self._is_silent(attempt, index)
         ]
         return replace(whole, command=command, attempts=attempts, retries=None)
+
+    def _vagueness(self, reply: Mapping[str, Any]) -> OperationFailure | None:
+        error = next((error for error, known in self._answers.items() if known is reply), None)
+        return vagueness(self._statement, reply, error)
+
+    def _number_of(self, index: int) -> int:
+        for attempt in reversed(self._statement.attempts):
+            reply = self._reply_to(attempt)
+            if reply is not None:
+                numbers = numbers_in(reply, self._statement) or ()
+                return numbers.index(index) if index in numbers else index
+        return index
 
     def _is_silent(self, attempt: Attempt, index: int) -> bool:
         reply = self._reply_to(attempt)
@@ -174,10 +193,11 @@ class Shares:
         return replace(attempt, error=error, reply=reply if error is None else None)
 
     def _error_in(self, reply: Mapping[str, Any], index: int) -> OperationFailure | None:
-        denials = self._denials_in(reply)
-        error = error_in(alone(reply, denials.get(index)))
-        if error is None:
+        if self.is_silent(reply, index):
             return self.silence_in(reply)
+        error = error_in(alone(reply, self._denials_in(reply).get(index)))
+        if error is None:
+            return None
         for label in reply.get("errorLabels", ()):
             self._coordinator.driver.add_label(error, label)
         return error

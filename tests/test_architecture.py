@@ -18,7 +18,7 @@ RANKS = [
     {"_commands", "_motor", "_flight"},
     {"_bulk", "_racing"},
     {"_coordinator"},
-    {"_plans", "_running", "_write_path"},
+    {"_plans", "_running", "_vague", "_write_path"},
     {"_resolution"},
     {"_write"},
     {"_bulk_write", "_coalesced", "_shares"},

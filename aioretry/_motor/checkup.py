@@ -57,6 +57,10 @@ def _is_the_same(hello: Mapping[str, Any], view: ServerView) -> bool:
     else:
         takes_writes = bool(hello.get("isWritablePrimary", hello.get("ismaster")))
     version = hello.get("topologyVersion")
-    if version is None or view.topology_version is None:
-        return takes_writes
-    return takes_writes and version["processId"] == view.topology_version[0]
+    known = view.topology_version
+    return (
+        takes_writes
+        and hello.get("maxWireVersion", 0) == view.max_wire_version
+        and (view.session_minutes is None) is (hello.get("logicalSessionTimeoutMinutes") is None)
+        and (version is None or known is None or version["processId"] == known[0])
+    )

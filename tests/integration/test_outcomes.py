@@ -97,10 +97,14 @@ async def answers_lost(world):
 
 async def answer_lost_and_refused(world):
     refusals = []
-    client = await world.client(
-        serverSelectionTimeoutMS=10_000,
-        hooks=[lambda event: refusals.append(world.faults.refuse_connections())],
-    )
+
+    def refuse(event):
+        refusals.append(world.faults.refuse_connections())
+        # The connection that told that the server is well would do for the second attempt.
+        for server in client.delegate._get_topology()._servers.values():
+            server.pool.reset_without_pause()
+
+    client = await world.client(serverSelectionTimeoutMS=10_000, hooks=[refuse])
     async with world.faults.drop_reply("update", **world.only):
         try:
             await world.seen_by(client).update_one({"_id": 1}, INCREMENT)

@@ -483,17 +483,15 @@ class TestSelection:
     async def test_a_failed_reselection_surfaces_the_error_before(self, replica_set, seeded):
         """If no server comes back, the error of the attempt is raised, not the selection's."""
 
-        def kill_all(event):
-            for member in replica_set.members:
-                os.kill(member.pid, signal.SIGKILL)
-
-        async with RetryClient(
-            replica_set.uri, serverSelectionTimeoutMS=400, hooks=[kill_all]
-        ) as client:
+        async with RetryClient(replica_set.uri, serverSelectionTimeoutMS=400) as client:
             mine = client[seeded.database.name][seeded.name]
-            async with replica_set.faults.drop_reply("update", namespace=seeded.full_name):
+            async with replica_set.faults.hang("update", namespace=seeded.full_name) as hang:
+                write = mine.update_one({"_id": 1}, {"$inc": {"n": 1}})
+                await hang.wait_until_fired()
+                for member in replica_set.members:
+                    os.kill(member.pid, signal.SIGKILL)
                 with pytest.raises(AutoReconnect) as caught:
-                    await mine.update_one({"_id": 1}, {"$inc": {"n": 1}})
+                    await write
         assert not isinstance(caught.value, ServerSelectionTimeoutError)
         (attempt,) = attempts_of(caught.value)
         assert (caught.value, True) == (attempt.error, attempt.sent)

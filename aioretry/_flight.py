@@ -155,7 +155,8 @@ class Flight:
     def abandon(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
 
-        It is forgotten when it lands: its thread has to be freed if the server is deposed.
+        It is forgotten when it lands: its thread has to be freed if the server is deposed, and it
+        ends by its deadline as it would have.
         """
         if self._deliver is not None:
             self._note(sent=not self._call.token.revoke(), error=reason)
@@ -209,16 +210,17 @@ class Flight:
 
     def _end(self) -> None:
         self._fall_silent()
+        self._cancel_timer()
         self._forget(self)
 
     def _free_thread(self) -> None:
         if self._driver.abandon(self._call):
+            self._cancel_timer()
             self._forget(self)
 
     def _fall_silent(self) -> None:
         self._deliver = None
         self._statement.server = self._call.server or self._statement.server
-        self._cancel_timer()
 
     def _expire(self) -> None:
         if self._call.token.revoke():

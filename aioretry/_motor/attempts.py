@@ -73,7 +73,7 @@ class Attempts:
     ) -> None:
         self.delegate = delegate
         self.view = view
-        self._is_closed = is_closed
+        self.is_closed = is_closed
         listeners = delegate.options.event_listeners
         self._has_listeners = any(isinstance(one, CommandListener) for one in listeners)
 
@@ -95,7 +95,7 @@ class Attempts:
         """
         if call.token.is_revoked or (call.deadline is not None and call.deadline.is_over):
             raise NotSentError(Ending.EXPIRED)
-        if self._is_closed():  # the event loop will find out
+        if self.is_closed():  # the event loop will find out
             raise NotSentError(Ending.NO_SERVER)
         server = call.choose(self.view())
         if server is None:

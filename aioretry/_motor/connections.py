@@ -1,16 +1,19 @@
 """Connections of PyMongo's pools that an event loop uses, for one attempt after the other."""
 
 import asyncio
+import contextlib
+import contextvars
 import os
 import socket
 import ssl
 import struct
+import weakref
 from typing import Any, Protocol
 
 from pymongo import message
-from pymongo.errors import ProtocolError
+from pymongo.errors import ProtocolError, _OperationCancelled
 
-from aioretry._motor.idle import is_usable, socket_of, take_idle
+from aioretry._motor.idle import is_known, is_plain, socket_of, take_idle
 
 _HEADER = struct.Struct("<iiii")  # length, request id, the id that it answers, operation code
 _READ_SIZE = 64 * 1024
@@ -40,9 +43,12 @@ class LoopConnection:
     """
 
     __slots__ = (
+        "__weakref__",
         "_buffer",
         "_descriptor",
+        "_finalizer",
         "_flags",
+        "_interrupt",
         "_is_encrypted",
         "_is_writing",
         "_loop",
@@ -50,7 +56,6 @@ class LoopConnection:
         "_receiver",
         "_request_id",
         "_socket",
-        "_timeout",
         "connection",
         "pool",
     )
@@ -65,21 +70,22 @@ class LoopConnection:
         self._descriptor: int = self._socket.fileno()
         self._is_encrypted = isinstance(self._socket, ssl.SSLSocket)
         self._flags = 0 if self._is_encrypted else socket.MSG_DONTWAIT
-        self._timeout: float | None = None
-        if self._is_encrypted:  # it knows no flags
-            self._timeout = self._socket.gettimeout()
-            self._socket.settimeout(0)
         self._receiver: Receiver | None = None
         self._request_id = 0
         self._buffer: bytearray | None = None
         self._is_writing = False
         self._process = os.getpid()
-        loop.add_reader(self._descriptor, self._read)
-
-    def __del__(self) -> None:
-        # The loop was closed in the middle.
-        if self.connection is not None and self._process == os.getpid():
-            self.connection.close_conn(None)
+        # If the loop is closed in the middle. It outlives the garbage that this is a part of, in
+        # which sockets may be looked at first.
+        self._finalizer = weakref.finalize(self, connection.close_conn, None)
+        self._interrupt = _Interrupt(self)
+        with pool.lock:
+            pool.active_contexts.add(self._interrupt)
+        # A socket with a timeout waits for it, whatever flags it is told; an encrypted one takes
+        # none.
+        connection.set_conn_timeout(0 if self._is_encrypted else None)
+        # In nobody's context: it is used for one user's write after the other.
+        contextvars.Context().run(loop.add_reader, self._descriptor, self._read)
 
     @property
     def is_fresh(self) -> bool:
@@ -101,13 +107,20 @@ class LoopConnection:
         self._ignore()
         self.connection.close_conn(None)
 
-    def failure(self, error: OSError) -> Exception:
+    def interrupt(self) -> None:
+        """Fail because PyMongo has lost the server; called on any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._fail, _OperationCancelled("operation cancelled"))
+
+    def failure(self, error: Exception) -> Exception:
         """Close it, and return what PyMongo makes of an error of its socket."""
         self._ignore()
-        try:
-            self.connection._raise_connection_failure(error)
-        except Exception as exc:  # noqa: BLE001 - it is what is raised
-            return exc
+        if isinstance(error, OSError):
+            try:
+                self.connection._raise_connection_failure(error)
+            except Exception as exc:  # noqa: BLE001 - it is what is raised
+                return exc
+        self.connection.close_conn(None)
         return error
 
     def rest(self) -> None:
@@ -119,19 +132,25 @@ class LoopConnection:
         """Give it back to its pool."""
         self._ignore()
         connection = self.connection
-        if connection is not None:
-            self.connection = None
-            if self._is_encrypted and not connection.closed:
-                self._socket.settimeout(self._timeout)
-            self.pool.checkin(connection)
+        if connection is None:
+            return
+        self.connection = None
+        self._finalizer.detach()
+        with self.pool.lock:
+            self.pool.active_contexts.discard(self._interrupt)
+        if self._process != os.getpid():
+            connection.close_conn(None)
+        elif not connection.closed:
+            connection.set_conn_timeout(connection.opts.socket_timeout)
+        self.pool.checkin(connection)
 
     def _ignore(self) -> None:
-        # While the descriptor is still its own.
-        if self._descriptor >= 0:
+        # While the descriptor is still its own. A forked child shares the parent's selector.
+        if self._descriptor >= 0 and self._process == os.getpid():
             self._loop.remove_reader(self._descriptor)
             if self._is_writing:
                 self._loop.remove_writer(self._descriptor)
-            self._descriptor = -1
+        self._descriptor = -1
 
     def _write(self, rest: memoryview) -> None:
         if self._descriptor < 0:
@@ -180,11 +199,13 @@ class LoopConnection:
             self._receiver.fail(exc)
             return
         if is_whole:
+            if self._is_writing:
+                self.close()  # half a message was sent
             self._receiver.answer(bytes(data[_HEADER.size :]))
         elif buffer is None:
             self._buffer = bytearray(data)
 
-    def _fail(self, error: OSError) -> None:
+    def _fail(self, error: Exception) -> None:
         if self.connection is None:
             return
         receiver, failure = self._receiver, self.failure(error)
@@ -208,6 +229,23 @@ class LoopConnection:
         return bool(len(data) == length)
 
 
+class _Interrupt:
+    """Takes a connection's place among those that PyMongo cancels when it loses their server.
+
+    Whoever reads on a thread of PyMongo's looks at its own twice a second.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: LoopConnection) -> None:
+        self._connection = weakref.ref(connection)
+
+    def cancel(self) -> None:
+        connection = self._connection()
+        if connection is not None:
+            connection.interrupt()
+
+
 class Connections:
     """The connections that an event loop holds.
 
@@ -222,7 +260,7 @@ class Connections:
         self._loop = loop
         self._kept: list[LoopConnection] = []
         self._to_give_back = 0
-        self._usable: dict[type, bool] = {}
+        self._is_known = False
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, pool: Any) -> LoopConnection | None:
@@ -242,10 +280,15 @@ class Connections:
         connection = take_idle(pool)
         if connection is None:
             return None
-        if not is_usable(pool, connection):
+        self._is_known = self._is_known or is_known(pool, connection)
+        if not (self._is_known and is_plain(connection)):
             pool.checkin(connection)
             return None
-        return LoopConnection(self._loop, pool, connection)
+        taken = LoopConnection(self._loop, pool, connection)
+        if taken.is_fresh:
+            return taken
+        taken.give_back()  # PyMongo has just lost the server
+        return None
 
     def put(self, used: LoopConnection) -> None:
         """Take one back that was used."""

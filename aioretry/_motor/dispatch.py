@@ -57,7 +57,7 @@ class Dispatch:
         Raises:
             RuntimeError: There is no thread, and none can be started.
         """
-        call.carrier = entry = Entry(call, deliver)
+        call.carrier = entry = Entry(self, call, deliver)
         if self._under_way < self._size:
             self._start(entry)
         else:
@@ -119,7 +119,9 @@ class Dispatch:
         try:
             entry.context.run(self._start, entry)
         except RuntimeError as exc:  # no thread to be had
-            result = AttemptResult(Ending.UNPREPARED, reason=exc)
+            is_closed = self._attempts.is_closed()  # the event loop will find out
+            ending = Ending.NO_SERVER if is_closed else Ending.UNPREPARED
+            result = AttemptResult(ending, reason=exc)
             self.loop.call_soon(self.land, entry, result)
 
     def _start(self, entry: "Entry") -> None:
@@ -134,6 +136,7 @@ class Dispatch:
                 self.loop,
                 call,
                 partial(self.land, entry),
+                entry.context,
             )
             if entry.on_loop.begin():
                 return
@@ -172,13 +175,20 @@ class Entry:
     """An attempt, waiting or under way.
 
     Args:
+        dispatch: Has it made.
         call: What is tried.
         deliver: Gets the result.
     """
 
-    __slots__ = ("call", "context", "deliver", "is_under_way", "on_loop", "on_thread")
+    __slots__ = ("call", "context", "deliver", "dispatch", "is_under_way", "on_loop", "on_thread")
 
-    def __init__(self, call: AttemptCall, deliver: Callable[[AttemptResult], None]) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        call: AttemptCall,
+        deliver: Callable[[AttemptResult], None],
+    ) -> None:
+        self.dispatch = dispatch
         self.call = call
         self.deliver = deliver
         self.context = contextvars.copy_context()

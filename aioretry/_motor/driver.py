@@ -15,7 +15,7 @@ from aioretry._driver import (
     TopologyView,
 )
 from aioretry._motor.attempts import Attempts
-from aioretry._motor.dispatch import Dispatch
+from aioretry._motor.dispatch import Dispatch, Entry
 from aioretry._motor.options import uses_more
 from aioretry._motor.prober import Prober
 from aioretry._motor.sessions import ImplicitSession
@@ -87,12 +87,12 @@ class MotorDriver:
 
     def abandon(self, call: AttemptCall) -> bool:
         """Let another attempt take the place of one that is under way, and end that."""
-        entry = call.carrier
-        return entry is not None and self._dispatch is not None and self._dispatch.abandon(entry)
+        entry: Entry | None = call.carrier
+        return entry is not None and entry.dispatch.abandon(entry)
 
     def time_out(self, call: AttemptCall) -> bool:
         """End an attempt whose deadline is over, with an error, if the event loop makes it."""
-        entry = call.carrier
+        entry: Entry | None = call.carrier
         if entry is None or entry.on_loop is None:
             return False
         entry.on_loop.time_out()

@@ -31,6 +31,7 @@ _OF_CONNECTION = (
     "opts",
     "send_cluster_time",
     "service_id",
+    "set_conn_timeout",
     "supports_sessions",
 )
 
@@ -62,13 +63,17 @@ def take_idle(pool: Any) -> Any:
     return None
 
 
-def is_usable(pool: Any, connection: Any) -> bool:
-    """Tell whether an event loop can use a connection: it is the standard library's, and known."""
-    known = all(hasattr(pool, name) for name in _OF_POOL) and all(
+def is_known(pool: Any, connection: Any) -> bool:
+    """Tell whether this PyMongo's pools and connections have all that is used of them."""
+    return all(hasattr(pool, name) for name in _OF_POOL) and all(
         hasattr(connection, name) for name in _OF_CONNECTION
     )
+
+
+def is_plain(connection: Any) -> bool:
+    """Tell whether an event loop can use a connection: the standard library's, uncompressed."""
     is_standard = type(socket_of(connection)) in {socket.socket, ssl.SSLSocket}
-    return known and is_standard and connection.compression_context is None
+    return is_standard and connection.compression_context is None
 
 
 def socket_of(connection: Any) -> Any:

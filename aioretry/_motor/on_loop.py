@@ -4,6 +4,7 @@ It costs no thread and no switch to one, which is most of what a small write cos
 """
 
 import asyncio
+import contextvars
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -44,6 +45,7 @@ class LoopAttempt:
         loop: The event loop.
         call: What is tried.
         land: Gets the result, in a later turn of the loop than the one of :meth:`begin`.
+        context: That of the user's call, in which the reply is decoded and landed.
     """
 
     __slots__ = (
@@ -53,6 +55,7 @@ class LoopAttempt:
         "_check",
         "_connection",
         "_connections",
+        "_context",
         "_land",
         "_loop",
         "_session",
@@ -69,9 +72,11 @@ class LoopAttempt:
         loop: asyncio.AbstractEventLoop,
         call: AttemptCall,
         land: Callable[[AttemptResult], None],
+        context: contextvars.Context,
     ) -> None:
         self._attempts = attempts
         self._connections = connections
+        self._context = context
         self._check = check
         self._loop = loop
         self._call = call
@@ -103,6 +108,9 @@ class LoopAttempt:
 
     def answer(self, data: bytes) -> None:
         """Take the reply."""
+        self._context.run(self._take, data)
+
+    def _take(self, data: bytes) -> None:
         command, connection = self._call.command, self._held().connection
         try:
             reply = message._OpMsg.unpack(data).unpack_response(
@@ -127,14 +135,14 @@ class LoopAttempt:
             self._release()
             self._check(self._view, self._end_broken)
         else:
-            self._land(self._conclude(error))
+            self._context.run(self._land, self._conclude(error))
 
     def time_out(self) -> None:
         """End it because it has taken too long."""
-        if self._broken is None:
-            self.fail(self._held().failure(TimeoutError("timed out")))
-        else:
+        if self._broken is not None:
             self._end_broken(is_server_well=False)
+        elif self._connection is not None:
+            self.fail(self._connection.failure(TimeoutError("timed out")))
 
     def abandon(self) -> None:
         """End it without a result, and without a word to PyMongo of a server that may be well."""
@@ -206,11 +214,10 @@ class LoopAttempt:
             error, connection = broken
             if not is_server_well:
                 self._attempts.learn_of(error, self._view, connection)
-            self._land(
-                self._attempts.conclude(
-                    self._call, self._watch, error, is_server_well=is_server_well
-                )
+            result = self._attempts.conclude(
+                self._call, self._watch, error, is_server_well=is_server_well
             )
+            self._context.run(self._land, result)
 
     def _forget_session(self) -> None:
         if self._session is not None:

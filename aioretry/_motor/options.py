@@ -61,13 +61,15 @@ def timeout(delegate: pymongo.MongoClient[Any]) -> float | None:
 def uses_more(delegate: pymongo.MongoClient[Any]) -> bool:
     """Tell whether more than a plain connection is needed for a command.
 
-    To encrypt it, to be called by pools of connections, or to log in again in the middle.
+    To encrypt it or decrypt its reply, to be called by pools of connections, or to log in again in
+    the middle.
     """
     options: Any = delegate.options
     pool: Any = options.pool_options
+    encrypter: Any = delegate._encrypter
     credentials = pool._credentials
     return (
-        encrypts(delegate)
+        encrypter is not None
         or (pool._event_listeners is not None and pool._event_listeners.enabled_for_cmap)
         or (credentials is not None and credentials.mechanism == "MONGODB-OIDC")
     )

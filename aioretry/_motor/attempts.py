@@ -75,6 +75,8 @@ class Attempts:
         self.view = view
         self.is_closed = is_closed
         listeners = delegate.options.event_listeners
+        options: Any = delegate.options
+        self.max_connecting: int = options.pool_options.max_connecting
         self._has_listeners = any(isinstance(one, CommandListener) for one in listeners)
 
     @property

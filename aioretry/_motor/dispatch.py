@@ -22,7 +22,7 @@ class Dispatch:
 
     The loop makes an attempt itself if there is an idle connection for it. What may block is done
     on a thread: to open a connection, to prepare a command from an iterator of the user's, to call
-    listeners.
+    listeners. Few open connections at a time, as PyMongo allows no more; the others wait for one.
 
     Args:
         attempts: What they have in common.
@@ -48,6 +48,8 @@ class Dispatch:
         self._only_threads = only_threads or not _can_watch_sockets(loop)
         self._connections = Connections(loop)
         self._under_way = 0
+        self._opening = 0
+        self._most_opening: int = 2 * attempts.max_connecting
         self._waiting: deque[Entry] = deque()
         self._asking: dict[Address, list[Tell]] = {}
 
@@ -58,9 +60,7 @@ class Dispatch:
             RuntimeError: There is no thread, and none can be started.
         """
         call.carrier = entry = Entry(self, call, deliver)
-        if self._under_way < self._size:
-            self._start(entry)
-        else:
+        if self._waiting or self._under_way >= self._size or not self._start(entry):
             self._waiting.append(entry)
 
     def counts(self) -> ThreadCounts:
@@ -80,8 +80,9 @@ class Dispatch:
         if entry.is_under_way:
             entry.is_under_way = False
             self._under_way -= 1
-            while self._waiting and self._under_way < self._size:
-                self._start_waiting(self._waiting.popleft())
+            self._opening -= entry.is_opening
+            entry.is_opening = False
+            self._pump()
 
     def _check(self, view: ServerView, tell: Tell) -> None:
         # An answer that comes after several connections broke is one for all of them.
@@ -112,21 +113,28 @@ class Dispatch:
             with contextlib.suppress(RuntimeError):  # it was closed just now
                 self.loop.call_soon_threadsafe(self._connections.close)
 
-    def _start_waiting(self, entry: "Entry") -> None:
+    def _pump(self) -> None:
+        while self._waiting and self._under_way < self._size:
+            entry = self._waiting.popleft()
+            if not self._start_waiting(entry):
+                self._waiting.appendleft(entry)
+                return
+
+    def _start_waiting(self, entry: "Entry") -> bool:
         if entry.call.token.is_revoked:
             self.loop.call_soon(self.land, entry, AttemptResult(Ending.EXPIRED))
-            return
+            return True
         try:
-            entry.context.run(self._start, entry)
+            return entry.context.run(self._start, entry)
         except RuntimeError as exc:  # no thread to be had
             is_closed = self._attempts.is_closed()  # the event loop will find out
             ending = Ending.NO_SERVER if is_closed else Ending.UNPREPARED
             result = AttemptResult(ending, reason=exc)
             self.loop.call_soon(self.land, entry, result)
+            return True
 
-    def _start(self, entry: "Entry") -> None:
-        entry.is_under_way = True
-        self._under_way += 1
+    def _start(self, entry: "Entry") -> bool:
+        """Begin an attempt; return False if it has to wait for a connection."""
         call = entry.call
         if not (self._only_threads or call.command.may_block or self._attempts.need_threads):
             entry.on_loop = LoopAttempt(
@@ -139,17 +147,39 @@ class Dispatch:
                 entry.context,
             )
             if entry.on_loop.begin():
-                return
+                entry.is_under_way = True
+                self._under_way += 1
+                return True
             entry.on_loop = None
+            if self._opening >= self._most_opening:
+                return False
+            entry.is_opening = True
+        self._start_on_thread(entry)
+        return True
+
+    def _start_on_thread(self, entry: "Entry") -> None:
+        opened = partial(self._open_from_thread, entry) if entry.is_opening else None
         entry.on_thread = ThreadAttempt(
-            self._attempts, call, partial(self._land_from_thread, entry), entry.context.run
+            self._attempts,
+            entry.call,
+            partial(self._land_from_thread, entry),
+            entry.context.run,
+            opened,
         )
-        try:
-            self._threads.submit(entry.on_thread)
-        except RuntimeError:
-            entry.is_under_way = False
-            self._under_way -= 1
-            raise
+        self._threads.submit(entry.on_thread)
+        entry.is_under_way = True
+        self._under_way += 1
+        self._opening += entry.is_opening
+
+    def _open_from_thread(self, entry: "Entry") -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self.loop.call_soon_threadsafe(self._opened, entry)
+
+    def _opened(self, entry: "Entry") -> None:
+        if entry.is_opening:
+            entry.is_opening = False
+            self._opening -= 1
+            self._pump()
 
     def _land_from_thread(self, entry: "Entry", result: AttemptResult) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
@@ -180,7 +210,16 @@ class Entry:
         deliver: Gets the result.
     """
 
-    __slots__ = ("call", "context", "deliver", "dispatch", "is_under_way", "on_loop", "on_thread")
+    __slots__ = (
+        "call",
+        "context",
+        "deliver",
+        "dispatch",
+        "is_opening",
+        "is_under_way",
+        "on_loop",
+        "on_thread",
+    )
 
     def __init__(
         self,
@@ -192,6 +231,9 @@ class Entry:
         self.call = call
         self.deliver = deliver
         self.context = contextvars.copy_context()
+        self.is_opening = False
+        """Whether a thread is about to find or open a connection for it."""
+
         self.is_under_way = False
         self.on_loop: LoopAttempt | None = None
         self.on_thread: ThreadAttempt | None = None

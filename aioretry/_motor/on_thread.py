@@ -24,9 +24,10 @@ class ThreadAttempt(Job):
         call: What is tried.
         deliver: Gets the result, on the thread.
         run: Calls what it is given, in the context of the user's call.
+        opened: Called on the thread when it has a connection.
     """
 
-    __slots__ = ("_attempts", "_call", "_connection", "_guard")
+    __slots__ = ("_attempts", "_call", "_connection", "_guard", "_opened")
 
     def __init__(
         self,
@@ -34,10 +35,12 @@ class ThreadAttempt(Job):
         call: AttemptCall,
         deliver: Callable[[AttemptResult], None],
         run: Callable[[Callable[[], None]], object],
+        opened: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(lambda: run(lambda: deliver(self._make())))
         self._attempts = attempts
         self._call = call
+        self._opened = opened
         self._guard = threading.Lock()
         self._connection: Any = None
 
@@ -80,6 +83,8 @@ class ThreadAttempt(Job):
                 raise NotSentError(Ending.NO_SERVER)
             checkout = attempts.delegate._checkout(server, session)
             with _timeout(call.deadline, server), checkout as connection:
+                if self._opened is not None:
+                    self._opened()
                 # A connection that was opened while its server changed its state believes for good
                 # that there are no sessions, and PyMongo would then write without protection.
                 connection.supports_sessions = connection.supports_sessions or view.has_sessions

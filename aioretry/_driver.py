@@ -206,8 +206,8 @@ class AttemptResult:
 class Token:
     """Who came first: the sending of a command, or the decision not to send it.
 
-    Shared by the event loop and the thread that carries the attempt. Once it is *sending* it can't
-    be revoked, and once it is *revoked* nothing is sent.
+    Shared by the event loop and the thread that makes the attempt, if one does. Once it is
+    *sending* it can't be revoked, and once it is *revoked* nothing is sent.
     """
 
     __slots__ = ("_decided", "is_sending")
@@ -229,7 +229,7 @@ class Token:
 
     @property
     def is_revoked(self) -> bool:
-        """Whether nothing will be sent; for the thread that would send it."""
+        """Whether nothing will be sent; for whoever would send it."""
         return self._decided.locked() and not self.is_sending
 
 
@@ -272,7 +272,7 @@ class Lease(Protocol):
         ...
 
     def carry(self) -> ServerSession:
-        """Take part in the hold for one attempt; called by the thread that carries it."""
+        """Take part in the hold for one attempt; called by whoever makes it."""
         ...
 
     def drop(self) -> None:
@@ -299,7 +299,7 @@ class ThreadCounts:
     """How many of them have nothing to do."""
 
     queued: int
-    """How many attempts wait for a thread."""
+    """How many attempts wait for their turn, for a connection or for a thread."""
 
     abandoned: int
     """How many threads carry an attempt that was given up because its server was deposed."""

@@ -1,4 +1,4 @@
-"""Leases of server sessions: begun late, given back when the last thread that carries one ends."""
+"""Leases of server sessions: begun late, given back when the last attempt that has one ends."""
 
 import threading
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from aioretry._driver import ServerSession
 class SessionLease:
     """An operation's hold on one server session (sessions, "Implicit sessions").
 
-    The session is taken by the first attempt, on its thread, so that whoever waits for a server or
-    for a thread holds none.
+    The session is taken by the first attempt when it begins, so that whoever waits for a server or
+    for its turn holds none.
 
     Args:
         open_session: Takes the session.

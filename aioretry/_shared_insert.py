@@ -58,7 +58,7 @@ class SharedInsert:
         self._target = target
         self._inserts = inserts
         self._left = len(inserts)
-        # Guards what is chosen: a thread does it, the event loop takes out.
+        # Guards what is chosen: a thread may do it, the event loop takes out.
         self._lock = threading.Lock()
         self._gone: dict[int, BaseException] = {}
         self._answers: dict[BaseException, Mapping[str, Any]] = {}
@@ -237,7 +237,7 @@ class SharedInsert:
         return command
 
     def _fix(self, command: Command[Any], limits: Limits, _: Encode) -> None:
-        """Choose the documents; on a thread."""
+        """Choose the documents; called by whoever makes the attempt."""
         # A single one is refused by the driver, as any insert.
         largest = limits.max_document_size + _OVERHEAD if len(self._inserts) > 1 else math.inf
         refused: list[tuple[CoalescedInsert, Exception]] = []

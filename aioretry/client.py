@@ -228,7 +228,7 @@ def thread_counts(client: RetryClient[Any]) -> ThreadCounts:
         client: The client.
 
     Returns:
-        How many there are, how many of them are idle, how many attempts wait for one, and how many
+        How many there are, how many of them are idle, how many attempts wait, and how many
         are held up by an attempt that was given up. They are figures of one moment.
     """
     return client._write_path.thread_counts()

@@ -14,6 +14,7 @@ from pymongo import monitoring
 from pymongo.encryption import Algorithm
 from pymongo.encryption_options import AutoEncryptionOpts
 from pymongo.errors import DocumentTooLarge, InvalidOperation
+from pymongo.read_preferences import ReadPreference
 from pymongo.server_api import ServerApi
 
 from aioretry import Outcome, RetryClient, attempts_of, deadline, outcome_of, thread_counts
@@ -27,6 +28,7 @@ from tests.integration.looping import (
     is_made_by_the_loop,
     pools,
     seed,
+    under_way,
 )
 
 DETERMINISTIC = Algorithm.AEAD_AES_256_CBC_HMAC_SHA_512_Deterministic
@@ -318,3 +320,17 @@ class TestSharing:
             await all_given_back(client)
             assert 50 == kept_socket.gettimeout()
             assert {(0, 0, 0, 0)} == {held(pool) for pool in pools(client)}
+
+    async def test_few_connections_are_opened_at_a_time(self, replica_set, collection):
+        """Of many writes of a new client, four open connections, and the others wait for those."""
+        async with RetryClient(replica_set.uri) as client:
+            # So the primary is known, and no connection to it is open for writes.
+            await client.admin.command("ping", read_preference=ReadPreference.SECONDARY)
+            async with asyncio.timeout(60):
+                while client.primary is None:
+                    await asyncio.sleep(0.005)
+                async with replica_set.faults.partition():
+                    writes = [of(client, collection).insert_one({"_id": n}) for n in range(50)]
+                    assert 4 == under_way(client)
+                await asyncio.gather(*writes)
+        assert 50 == await collection.count_documents({})

@@ -35,7 +35,7 @@ RANKS = [
 IN_DRIVERS_ROOM = [
     {"checkup", "idle", "messages", "options", "prober", "sessions", "views"},
     {"attempts", "connections"},
-    {"on_loop", "on_thread"},
+    {"on_loop", "on_thread", "opening"},
     {"dispatch"},
     {"driver"},
     {"__init__"},

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import bson
@@ -11,6 +12,7 @@ from bson.errors import InvalidDocument
 from pymongo.errors import ConfigurationError, InvalidOperation, NotPrimaryError
 from pymongo.monitoring import CommandListener
 
+from aioretry import _pymongo_timeout
 from aioretry._driver import (
     AttemptCall,
     AttemptResult,
@@ -23,6 +25,7 @@ from aioretry._driver import (
 )
 from aioretry._encoded import with_documents
 from aioretry._motor.messages import encode_documents
+from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
 
 # What these say is wrong was found before sending: in encoding, also if the command is too large
@@ -31,6 +34,8 @@ _NEVER_SENT = (InvalidDocument, ConfigurationError)
 
 _command_logger = logging.getLogger("pymongo.command")
 _connection_logger = logging.getLogger("pymongo.connection")
+
+_UNLIMITED = nullcontext()
 
 
 class NotSentError(Exception):
@@ -118,6 +123,10 @@ class Attempts:
                 prepare(server.limits, encode_documents)
             except Exception as exc:
                 raise NotSentError(Ending.UNPREPARED, exc) from exc
+        self.address(call, server)
+
+    def address(self, call: AttemptCall, server: ServerView) -> None:
+        """Note the server of an attempt."""
         call.numbered = (
             call.numbering is not Numbering.NEVER
             and server.can_retry_writes
@@ -202,6 +211,18 @@ class Attempts:
             # An encrypter that was closed meanwhile refuses to decrypt the reply by it.
             return self.delegate._encrypter is None
         return isinstance(error, _NEVER_SENT)
+
+
+def time_limit(deadline: Deadline | None, server: Any) -> AbstractContextManager[object]:
+    """Return a block that limits what PyMongo does inside.
+
+    Args:
+        deadline: When it is to end, if that is known.
+        server: PyMongo's own object for the server that is asked.
+    """
+    if deadline is None or not deadline.is_limited:
+        return _UNLIMITED
+    return _pymongo_timeout.limited(deadline.remaining(), server.description.min_round_trip_time)
 
 
 class _News(NamedTuple):

@@ -263,6 +263,11 @@ class Connections:
         self._is_known = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def are_kept(self) -> bool:
+        """Whether there are some that have done their work."""
+        return bool(self._kept)
+
     def take(self, pool: Any) -> LoopConnection | None:
         """Return an open connection to a server, without waiting; None if there is none.
 

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from aioretry._driver import Address, AttemptCall, AttemptResult, Ending, ServerView, ThreadCounts
+from aioretry._driver import AttemptCall, AttemptResult, Ending, ThreadCounts
 from aioretry._motor.attempts import Attempts
-from aioretry._motor.checkup import is_well
+from aioretry._motor.checkup import Checkups
 from aioretry._motor.connections import Connections
-from aioretry._motor.on_loop import LoopAttempt, Tell
+from aioretry._motor.on_loop import LoopAttempt
 from aioretry._motor.on_thread import ThreadAttempt
-from aioretry._threads import Job, ThreadPool
+from aioretry._motor.opening import Opening
+from aioretry._threads import ThreadPool
 
 
 class Dispatch:
@@ -22,7 +23,7 @@ class Dispatch:
 
     The loop makes an attempt itself if there is an idle connection for it. What may block is done
     on a thread: to open a connection, to prepare a command from an iterator of the user's, to call
-    listeners. Few open connections at a time, as PyMongo allows no more; the others wait for one.
+    listeners. As few open connections at a time as PyMongo allows; who wants one waits.
 
     Args:
         attempts: What they have in common.
@@ -47,11 +48,11 @@ class Dispatch:
         self._size = size
         self._only_threads = only_threads or not _can_watch_sockets(loop)
         self._connections = Connections(loop)
+        self._checkups = Checkups(attempts.delegate, loop, threads)
         self._under_way = 0
         self._opening = 0
-        self._most_opening: int = 2 * attempts.max_connecting
+        self._most_opening = attempts.max_connecting
         self._waiting: deque[Entry] = deque()
-        self._asking: dict[Address, list[Tell]] = {}
 
     def add(self, call: AttemptCall, deliver: Callable[[AttemptResult], None]) -> None:
         """Have an attempt made; its result is delivered in a later turn of the loop.
@@ -80,30 +81,7 @@ class Dispatch:
         if entry.is_under_way:
             entry.is_under_way = False
             self._under_way -= 1
-            self._opening -= entry.is_opening
-            entry.is_opening = False
             self._pump()
-
-    def _check(self, view: ServerView, tell: Tell) -> None:
-        # An answer that comes after several connections broke is one for all of them.
-        asking = self._asking.setdefault(view.address, [])
-        asking.append(tell)
-        if len(asking) > 1:
-            return
-
-        def ask() -> None:
-            answer = is_well(self._attempts.delegate, view)
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                self.loop.call_soon_threadsafe(self._tell, view.address, answer)
-
-        try:
-            self._threads.submit(Job(ask))
-        except RuntimeError:
-            self.loop.call_soon(self._tell, view.address, False)
-
-    def _tell(self, address: Address, answer: bool) -> None:
-        for tell in self._asking.pop(address):
-            tell(is_server_well=answer)
 
     def close(self) -> None:
         """Give back the connections that are kept; called on any thread."""
@@ -115,6 +93,8 @@ class Dispatch:
 
     def _pump(self) -> None:
         while self._waiting and self._under_way < self._size:
+            if self._opening >= self._most_opening and not self._connections.are_kept:
+                return  # whoever opens one looks again
             entry = self._waiting.popleft()
             if not self._start_waiting(entry):
                 self._waiting.appendleft(entry)
@@ -140,7 +120,7 @@ class Dispatch:
             entry.on_loop = LoopAttempt(
                 self._attempts,
                 self._connections,
-                self._check,
+                self._checkups,
                 self.loop,
                 call,
                 partial(self.land, entry),
@@ -151,35 +131,51 @@ class Dispatch:
                 self._under_way += 1
                 return True
             entry.on_loop = None
-            if self._opening >= self._most_opening:
-                return False
-            entry.is_opening = True
-        self._start_on_thread(entry)
+            if not entry.had_opened:
+                return self._open(entry)
+        self._start_on_thread(
+            entry,
+            ThreadAttempt(
+                self._attempts,
+                entry.call,
+                partial(self._land_from_thread, entry),
+                entry.context.copy().run,  # the loop may be inside it for a moment more
+            ),
+        )
         return True
 
-    def _start_on_thread(self, entry: "Entry") -> None:
-        opened = partial(self._open_from_thread, entry) if entry.is_opening else None
-        entry.on_thread = ThreadAttempt(
-            self._attempts,
-            entry.call,
-            partial(self._land_from_thread, entry),
-            entry.context.run,
-            opened,
-        )
-        self._threads.submit(entry.on_thread)
+    def _open(self, entry: "Entry") -> bool:
+        if self._opening >= self._most_opening:
+            return False
+        opened = partial(self._open_from_thread, entry)
+        run = entry.context.copy().run
+        self._start_on_thread(entry, Opening(self._attempts, entry.call, opened, run))
+        self._opening += 1
+        return True
+
+    def _open_from_thread(self, entry: "Entry", result: AttemptResult | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self.loop.call_soon_threadsafe(self._opened, entry, result)
+
+    def _opened(self, entry: "Entry", result: AttemptResult | None) -> None:
+        self._opening -= 1
+        if result is not None or not entry.is_under_way:  # it failed, or was abandoned
+            self.land(entry, result or AttemptResult(Ending.NO_SERVER))
+            self._pump()
+            return
+        # It goes first. If another pool's user has been faster, a thread makes the attempt.
+        entry.had_opened = True
+        entry.is_under_way = False
+        entry.on_thread = None
+        self._under_way -= 1
+        self._waiting.appendleft(entry)
+        self._pump()
+
+    def _start_on_thread(self, entry: "Entry", job: ThreadAttempt | Opening) -> None:
+        entry.on_thread = job
+        self._threads.submit(job)
         entry.is_under_way = True
         self._under_way += 1
-        self._opening += entry.is_opening
-
-    def _open_from_thread(self, entry: "Entry") -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            self.loop.call_soon_threadsafe(self._opened, entry)
-
-    def _opened(self, entry: "Entry") -> None:
-        if entry.is_opening:
-            entry.is_opening = False
-            self._opening -= 1
-            self._pump()
 
     def _land_from_thread(self, entry: "Entry", result: AttemptResult) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
@@ -215,7 +211,7 @@ class Entry:
         "context",
         "deliver",
         "dispatch",
-        "is_opening",
+        "had_opened",
         "is_under_way",
         "on_loop",
         "on_thread",
@@ -231,12 +227,12 @@ class Entry:
         self.call = call
         self.deliver = deliver
         self.context = contextvars.copy_context()
-        self.is_opening = False
-        """Whether a thread is about to find or open a connection for it."""
+        self.had_opened = False
+        """Whether a connection was opened for it before."""
 
         self.is_under_way = False
         self.on_loop: LoopAttempt | None = None
-        self.on_thread: ThreadAttempt | None = None
+        self.on_thread: ThreadAttempt | Opening | None = None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

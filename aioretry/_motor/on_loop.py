@@ -6,7 +6,7 @@ It costs no thread and no switch to one, which is most of what a small write cos
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from pymongo import message
 from pymongo.errors import ConnectionFailure, ProtocolError, PyMongoError
@@ -14,25 +14,9 @@ from pymongo.helpers_shared import _check_command_response
 
 from aioretry._driver import AttemptCall, AttemptResult, Ending, ServerView
 from aioretry._motor.attempts import Attempts, NotSentError, Watch
-from aioretry._motor.checkup import is_break
+from aioretry._motor.checkup import Checkups, is_break
 from aioretry._motor.connections import Connections, LoopConnection
 from aioretry._motor.sessions import LoopSession
-
-
-class Check(Protocol):
-    """Asks a server whether it is well."""
-
-    def __call__(self, view: ServerView, tell: "Tell") -> None:
-        """Have somebody called with the answer, in a later turn of the loop."""
-        ...
-
-
-class Tell(Protocol):
-    """Is told."""
-
-    def __call__(self, *, is_server_well: bool) -> None:
-        """Take the answer."""
-        ...
 
 
 class LoopAttempt:
@@ -41,7 +25,7 @@ class LoopAttempt:
     Args:
         attempts: What it has in common with the others.
         connections: Those of the event loop.
-        check: Asks a server whether it is well, and calls what it is given with the answer.
+        checkups: Finds out whether a server is well.
         loop: The event loop.
         call: What is tried.
         land: Gets the result, in a later turn of the loop than the one of :meth:`begin`.
@@ -52,12 +36,13 @@ class LoopAttempt:
         "_attempts",
         "_broken",
         "_call",
-        "_check",
+        "_checkups",
         "_connection",
         "_connections",
         "_context",
         "_land",
         "_loop",
+        "_sent",
         "_session",
         "_timer",
         "_view",
@@ -68,7 +53,7 @@ class LoopAttempt:
         self,
         attempts: Attempts,
         connections: Connections,
-        check: Check,
+        checkups: Checkups,
         loop: asyncio.AbstractEventLoop,
         call: AttemptCall,
         land: Callable[[AttemptResult], None],
@@ -77,7 +62,7 @@ class LoopAttempt:
         self._attempts = attempts
         self._connections = connections
         self._context = context
-        self._check = check
+        self._checkups = checkups
         self._loop = loop
         self._call = call
         self._land = land
@@ -121,6 +106,8 @@ class LoopAttempt:
                 self._session.hear(reply)
             _check_command_response(reply, connection.max_wire_version)
             self._attempts.learn_of_concern(reply, self._view, connection)
+            if self._checkups.cases and "writeConcernError" not in reply:
+                self._checkups.hear(self._view, connection, self._sent)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
             self._land(self._conclude(exc))
             _let_through(exc)
@@ -130,10 +117,12 @@ class LoopAttempt:
     def fail(self, error: Exception) -> None:
         """Take what went wrong with the connection."""
         if isinstance(error, PyMongoError) and is_break(error):
-            self._broken = error, self._held().connection
+            used = self._held()
+            self._broken = error, used.connection
+            pool, connection = used.pool, used.connection
             self._forget_session()
             self._release()
-            self._check(self._view, self._end_broken)
+            self._checkups.add(self._view, pool, connection, self._end_broken)
         else:
             self._context.run(self._land, self._conclude(error))
 
@@ -168,6 +157,7 @@ class LoopAttempt:
         request_id, data = self._encode(body, connection)
         if not call.token.begin_sending():
             raise NotSentError(Ending.EXPIRED)
+        self._sent = self._checkups.breaks
         held_connection.send(request_id, data, self)
 
     def _limit(self, body: dict[str, Any], connection: Any, round_trip_time: float) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 from pymongo.errors import ConnectionFailure
 
-from aioretry import _pymongo_timeout
 from aioretry._driver import AttemptCall, AttemptResult, Command, Ending, ServerView
-from aioretry._motor.attempts import Attempts, NotSentError, Watch
+from aioretry._motor.attempts import Attempts, NotSentError, Watch, time_limit
 from aioretry._motor.checkup import is_break, is_well
 from aioretry._threads import Job
 from aioretry.deadlines import Deadline
@@ -24,10 +23,9 @@ class ThreadAttempt(Job):
         call: What is tried.
         deliver: Gets the result, on the thread.
         run: Calls what it is given, in the context of the user's call.
-        opened: Called on the thread when it has a connection.
     """
 
-    __slots__ = ("_attempts", "_call", "_connection", "_guard", "_opened")
+    __slots__ = ("_attempts", "_call", "_connection", "_guard")
 
     def __init__(
         self,
@@ -35,12 +33,10 @@ class ThreadAttempt(Job):
         call: AttemptCall,
         deliver: Callable[[AttemptResult], None],
         run: Callable[[Callable[[], None]], object],
-        opened: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(lambda: run(lambda: deliver(self._make())))
         self._attempts = attempts
         self._call = call
-        self._opened = opened
         self._guard = threading.Lock()
         self._connection: Any = None
 
@@ -82,9 +78,7 @@ class ThreadAttempt(Job):
             if view.address not in attempts.view().writable:  # the race may have seen that before
                 raise NotSentError(Ending.NO_SERVER)
             checkout = attempts.delegate._checkout(server, session)
-            with _timeout(call.deadline, server), checkout as connection:
-                if self._opened is not None:
-                    self._opened()
+            with time_limit(call.deadline, server), checkout as connection:
                 # A connection that was opened while its server changed its state believes for good
                 # that there are no sessions, and PyMongo would then write without protection.
                 connection.supports_sessions = connection.supports_sessions or view.has_sessions
@@ -182,12 +176,3 @@ def _has_time(deadline: Deadline | None, server: Any) -> bool:
         return True
     round_trip_time: float = server.description.min_round_trip_time
     return deadline.remaining() > round_trip_time
-
-
-def _timeout(deadline: Deadline | None, server: Any) -> contextlib.AbstractContextManager[object]:
-    if deadline is None or not deadline.is_limited:
-        return _UNLIMITED
-    return _pymongo_timeout.limited(deadline.remaining(), server.description.min_round_trip_time)
-
-
-_UNLIMITED = contextlib.nullcontext()

@@ -322,7 +322,7 @@ class TestSharing:
             assert {(0, 0, 0, 0)} == {held(pool) for pool in pools(client)}
 
     async def test_few_connections_are_opened_at_a_time(self, replica_set, collection):
-        """Of many writes of a new client, four open connections, and the others wait for those."""
+        """Of many writes of a new client, two open connections, and the others wait for those."""
         async with RetryClient(replica_set.uri) as client:
             # So the primary is known, and no connection to it is open for writes.
             await client.admin.command("ping", read_preference=ReadPreference.SECONDARY)
@@ -331,6 +331,33 @@ class TestSharing:
                     await asyncio.sleep(0.005)
                 async with replica_set.faults.partition():
                     writes = [of(client, collection).insert_one({"_id": n}) for n in range(50)]
-                    assert 4 == under_way(client)
+                    assert 2 == under_way(client)
                 await asyncio.gather(*writes)
         assert 50 == await collection.count_documents({})
+
+    async def test_a_thread_is_faster_than_the_loop(self, replica_set, collection, monkeypatch):
+        """A thread may end its work while the loop is still in the turn that gave it."""
+        async with RetryClient(replica_set.uri) as client:
+            await client.admin.command("ping")
+            threads = client._driver._threads
+            submit = threads.submit
+
+            def submit_and_wait(job):
+                ended = threading.Event()
+                run = job.run
+
+                def run_and_tell():
+                    try:
+                        run()
+                    finally:
+                        ended.set()
+
+                job.run = run_and_tell
+                submit(job)
+                assert ended.wait(60)
+
+            monkeypatch.setattr(threads, "submit", submit_and_wait)
+            async with asyncio.timeout(60):
+                things = of(client, collection)
+                await asyncio.gather(*(things.insert_one({"_id": n}) for n in range(10)))
+        assert 10 == await collection.count_documents({})

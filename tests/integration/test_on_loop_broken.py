@@ -16,6 +16,7 @@ from aioretry import (
     deadline,
     outcome_of,
 )
+from aioretry._motor import checkup
 from aioretry.testing import ScriptedServer
 from aioretry.testing._wire import reply_of
 from tests.integration.looping import (
@@ -258,6 +259,30 @@ class TestCheckup:
             assert generations == [pool.gen.get_overall() for pool in pools(client)]
             assert set() == heard.lost
             await all_given_back(client)
+
+    async def test_other_writes_show_it(self, replica_set, client, collection, monkeypatch):
+        """A server that goes on answering others is asked nothing."""
+
+        def ask(*_):
+            raise AssertionError("the server was asked")
+
+        monkeypatch.setattr(checkup, "is_well", ask)
+        monkeypatch.setattr(checkup, "_WAIT", 3600)
+        await seed(collection)
+        is_over = False
+
+        async def write_on(number):
+            while not is_over:
+                await collection.update_one({"_id": number}, {"$inc": {"n": 1}}, upsert=True)
+
+        async with asyncio.timeout(60), asyncio.TaskGroup() as others:
+            for number in range(2, 10):
+                others.create_task(write_on(number))
+            for number in range(1, 6):
+                async with replica_set.faults.drop_reply("findAndModify"):
+                    assert number == (await increment(collection))["n"]
+            is_over = True
+        await all_given_back(client)
 
     @pytest.mark.parametrize("seconds", [None, 60])
     async def test_a_killed_primary_is_told(self, replica_set, collection, seconds):

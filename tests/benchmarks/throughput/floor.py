@@ -25,6 +25,38 @@ class FloorError(Exception):
     """The server did not say that all went well."""
 
 
+def around(database: str, w: int | str) -> dict[str, Any]:
+    """Return what a command is sent with: its concern, a session of its own, and its database."""
+    return {
+        "writeConcern": {"w": w},
+        "lsid": {"id": Binary(uuid.uuid4().bytes, UUID_SUBTYPE)},
+        "$db": database,
+    }
+
+
+def message(body: dict[str, Any], number: int) -> bytes:
+    """Return a command as it goes over the wire."""
+    encoded = bson.encode(body)
+    return _HEADER.pack(_HEADER.size + len(encoded), number, 0, _OP_MSG, 0, 0) + encoded
+
+
+def is_whole(data: bytes) -> bool:
+    """Tell whether a reply has come to its end."""
+    return len(data) >= _LENGTH.size and len(data) >= _LENGTH.unpack_from(data)[0]
+
+
+def reply_in(data: bytes) -> dict[str, Any]:
+    """Return the reply that came.
+
+    Raises:
+        FloorError: The write did not go well.
+    """
+    reply = bson.decode(data[_HEADER.size :])
+    if reply["ok"] != 1 or "writeErrors" in reply or "writeConcernError" in reply:
+        raise FloorError(reply)
+    return reply
+
+
 class Floor:
     """A connection to the primary; a ``with`` block.
 
@@ -37,11 +69,7 @@ class Floor:
     def __init__(self, address: tuple[str, int], database: str, w: int | str) -> None:
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._around = {
-            "writeConcern": {"w": w},
-            "lsid": {"id": Binary(uuid.uuid4().bytes, UUID_SUBTYPE)},
-            "$db": database,
-        }
+        self._around = around(database, w)
         self._number = 0
 
     def __enter__(self) -> Self:
@@ -66,21 +94,11 @@ class Floor:
             FloorError: The write did not go well.
         """
         self._number = number = self._number + 1
-        body.update(self._around)
-        body["txnNumber"] = Int64(number)
-        encoded = bson.encode(body)
-        header = _HEADER.pack(_HEADER.size + len(encoded), number, 0, _OP_MSG, 0, 0)
-        self._socket.sendall(header + encoded)
-        reply = bson.decode(self._receive()[_HEADER.size :])
-        if reply["ok"] != 1 or "writeErrors" in reply or "writeConcernError" in reply:
-            raise FloorError(reply)
-        return reply
-
-    def _receive(self) -> bytes:
+        self._socket.sendall(message({**body, **self._around, "txnNumber": Int64(number)}, number))
         data = self._chunk()
-        while len(data) < _LENGTH.size or len(data) < _LENGTH.unpack_from(data)[0]:
+        while not is_whole(data):
             data += self._chunk()
-        return data
+        return reply_in(data)
 
     def _chunk(self) -> bytes:
         chunk = self._socket.recv(_CHUNK)

@@ -14,14 +14,14 @@ from rich.table import Table
 from aioretry.testing import ReplicaSet
 from tests.benchmarks.figures import Spread, ratios, shown
 from tests.benchmarks.throughput.child import Child
-from tests.benchmarks.throughput.clients import MOTOR, OURS, TITLES
+from tests.benchmarks.throughput.clients import FLOOR, MOTOR, OURS, TITLES
 from tests.benchmarks.throughput.compare import Say
 from tests.benchmarks.throughput.rounds import Sample, Series, take_turns
 
 LOST = 0.1
 LEAST = 0.75
 CALM, STORM = "calm", "storm"
-KEYS = (OURS, MOTOR)
+KEYS = (OURS, MOTOR, FLOOR)
 _TIMEOUT = 30.0
 _LOAD = "tests.benchmarks.throughput.storm_load"
 
@@ -71,6 +71,14 @@ class Storm:
         """The throughput in the storm by that in the calm."""
         storm, calm = self.series[key, STORM], self.series[key, CALM]
         return Spread.of(ratios(storm.per_second, calm.per_second))
+
+    def by_floor(self) -> Spread:
+        """What aioretry keeps of its throughput by what the floor keeps of its own, in a round."""
+        kept = {
+            key: ratios(self.series[key, STORM].per_second, self.series[key, CALM].per_second)
+            for key in (OURS, FLOOR)
+        }
+        return Spread.of(ratios(kept[OURS], kept[FLOOR]))
 
 
 class _Weather:
@@ -169,9 +177,12 @@ def show(console: Console, found: Mapping[int, Storm]) -> None:
         table.add_section()
     console.print(table)
     for writers, storm in found.items():
-        kept = storm.kept(OURS).middle
+        kept, least = storm.kept(OURS).middle, storm.kept(FLOOR).middle
         verdict = "yes" if kept >= LEAST else "no"
-        console.print(f"{writers} at once: aioretry keeps {kept:.2f}; >= {LEAST:g}: {verdict}")
+        console.print(
+            f"{writers} at once: aioretry keeps {kept:.2f}; >= {LEAST:g}: {verdict}. "
+            f"The floor keeps {least:.2f}: aioretry by the floor {storm.by_floor()}"
+        )
 
 
 def data(found: Mapping[int, Storm]) -> list[dict[str, Any]]:

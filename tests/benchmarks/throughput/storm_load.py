@@ -17,9 +17,10 @@ import pymongo
 from pymongo.errors import PyMongoError
 
 from aioretry import deadline
-from tests.benchmarks.throughput.clients import MOTOR, OURS, Clients
-from tests.benchmarks.throughput.operations import Call
-from tests.benchmarks.throughput.rounds import measure
+from tests.benchmarks.throughput.clients import DATABASE, FLOOR, MOTOR, OURS, Clients, concern
+from tests.benchmarks.throughput.floor_at_once import FloorAtOnce
+from tests.benchmarks.throughput.operations import OPERATIONS, Call
+from tests.benchmarks.throughput.rounds import Sample, measure
 
 _LIMITS: dict[str, Callable[[float], AbstractContextManager[object]]] = {
     OURS: deadline,
@@ -49,16 +50,34 @@ class _Load:
         return call
 
 
+def _measure_floor(uri: str, w: str, writers: int, seconds: float) -> Sample:
+    with pymongo.MongoClient[Any](uri) as client:
+        client.admin.command("ping")
+        address = client.primary
+    assert address is not None
+    make_body = OPERATIONS["update_one"].body
+    bodies = [make_body(f"storm_{FLOOR}", me) for me in range(writers)]
+    floor = FloorAtOnce(address, DATABASE, concern(w), bodies)
+    try:
+        return floor.measure(seconds)
+    finally:
+        floor.close()
+
+
 async def serve(uri: str, w: str, timeout: float) -> None:
     """Do what the lines say, until there are no more."""
     async with Clients(uri, w) as clients:
         while line := await asyncio.to_thread(sys.stdin.readline):
             asked = json.loads(line)
-            key = asked["client"]
-            load = _Load(key, clients.collection(key, f"storm_{key}"), timeout)
-            calls = [load.call(me) for me in range(asked["writers"])]
-            sample = await measure(calls, asked["seconds"])
-            told = {"sample": dataclasses.asdict(sample), "failed": load.failed}
+            key, writers, seconds = asked["client"], asked["writers"], asked["seconds"]
+            failed = 0
+            if key == FLOOR:
+                sample = _measure_floor(uri, w, writers, seconds)
+            else:
+                load = _Load(key, clients.collection(key, f"storm_{key}"), timeout)
+                sample = await measure([load.call(me) for me in range(writers)], seconds)
+                failed = load.failed
+            told = {"sample": dataclasses.asdict(sample), "failed": failed}
             sys.stdout.write(json.dumps(told) + "\n")
             sys.stdout.flush()
 

@@ -268,6 +268,14 @@ class Bulk(Generic[T]):
         batch.is_merged = True
         self._batch = None
 
+    def fullest(self, batch: Batch, answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the answer by which most statements of a command are applied; the last of such.
+
+        What an attempt has applied stays so, and what it was refused a later one may have applied.
+        So this one tells of all of them together.
+        """
+        return max(reversed(answers), key=lambda answer: len(self._applied(batch, answer)))
+
     def take_up(self, batch: Batch) -> None:
         """Go back to a command that was given up, because an answer to it may come after all."""
         self._batch = batch
@@ -379,20 +387,30 @@ class Bulk(Generic[T]):
     def _note_outcomes(
         self, batch: Batch, reply: Mapping[str, Any], applied: Outcome, denied: Outcome
     ) -> None:
-        failed = {error["index"] for error in reply.get("writeErrors", ())}
+        failed = _failed(reply)
         first, size = batch.indexes[0], len(batch.indexes)
         if not failed and batch.indexes[-1] - first == size - 1:
             self._outcomes[first : first + size] = bytes([_CODES[applied]]) * size
             return
-        ends_early = self._ordered or self._ordered is None
-        reached = min(failed) if failed and ends_early else size
+        done = self._applied(batch, reply)
         for position, index in enumerate(batch.indexes):
             outcome = denied
-            if position not in failed and position < reached:
+            if position in done:
                 outcome = applied
             elif position in failed and batch.kind.holds_multi([batch.statements[position]]):
                 outcome = Outcome.UNKNOWN  # it may have changed some documents before
             self._outcomes[index] = _CODES[outcome]
+
+    def _applied(self, batch: Batch, reply: Mapping[str, Any]) -> set[int]:
+        """Return the positions of the statements that are applied by an answer."""
+        failed = _failed(reply)
+        ends_early = self._ordered or self._ordered is None
+        reached = min(failed) if failed and ends_early else len(batch.indexes)
+        return set(range(reached)) - failed
+
+
+def _failed(reply: Mapping[str, Any]) -> set[int]:
+    return {error["index"] for error in reply.get("writeErrors", ())}
 
 
 def _count(merged: dict[str, Any], batch: Batch, reply: Mapping[str, Any]) -> None:

@@ -116,7 +116,7 @@ class BulkRun(Generic[T]):
                 # The last word was an answer after all, and becomes a part of the result.
                 reply, failure = answer, exc
             reply = await self._inquiry(statement).complete(reply, failure)
-        self._merge(bulk, statement, reply)
+        self._merge(bulk, statement, reply, _outcome_of_denied(statement, bulk.batch))
         if failure is not None and _ends_the_whole(statement, reply):
             raise self._error_of(bulk, failure) from failure
         deadline = self._deadline
@@ -142,8 +142,8 @@ class BulkRun(Generic[T]):
         if batch is not None and len(answers) < len(batch.answers):
             outcome = Outcome.UNKNOWN
         try:
-            if attempts and attempts[-1].reply is not None:  # nobody has looked at it yet
-                self._merge(bulk, statement, attempts[-1].reply)
+            if batch is not None and any(each.reply is not None for each in attempts):
+                self._merge_known(bulk, statement, batch)  # nobody has looked at it yet
             elif answers:
                 bulk.merge(answers[-1], denied=outcome)
             else:
@@ -175,7 +175,7 @@ class BulkRun(Generic[T]):
         """
         if not batch.is_merged:  # it may be resolved twice
             bulk.take_up(batch)
-            self._merge(bulk, statement, reply)
+            self._merge_known(bulk, statement, batch, reply)
         try:
             return _whole_result(bulk, exc)
         except Exception as error:
@@ -190,8 +190,21 @@ class BulkRun(Generic[T]):
             bulk.take_up(batch)
         self.explain(exc)
 
-    def _merge(self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any]) -> None:
-        bulk.merge(reply, denied=_outcome_of_denied(statement))
+    def _merge_known(
+        self, bulk: Bulk[T], statement: Statement, batch: Batch, *replies: Mapping[str, Any]
+    ) -> None:
+        """Add all that is known of a command of which several attempts may have been answered."""
+        clear = _clear_answers(statement, batch)
+        denied = _outcome_of_denied(statement, batch)
+        if len(clear) < len(batch.answers):
+            denied = Outcome.UNKNOWN
+        reply = bulk.fullest(batch, [*clear, *_clear_replies(statement), *replies])
+        self._merge(bulk, statement, reply, denied)
+
+    def _merge(
+        self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any], denied: Outcome
+    ) -> None:
+        bulk.merge(reply, denied)
         self._ended += statement.attempts + self._asked
         self._asked = []
         self._avoid = statement.avoid
@@ -280,6 +293,12 @@ def _clear_answers(statement: Statement, batch: Batch) -> list[Mapping[str, Any]
     ]
 
 
+def _clear_replies(statement: Statement) -> list[Mapping[str, Any]]:
+    """Return the other replies that do."""
+    replies = [attempt.reply for attempt in statement.attempts if attempt.reply is not None]
+    return [reply for reply in replies if vagueness(statement, reply) is None]
+
+
 def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:
     if bulk.has_more:
         raise ResolveError(
@@ -296,11 +315,16 @@ def _ends_the_whole(statement: Statement, reply: Mapping[str, Any]) -> bool:
     return was_retried or has_retryable_concern_error(reply)
 
 
-def _outcome_of_denied(statement: Statement) -> Outcome:
-    # As for a single write whose last attempt was answered by a write error.
-    *earlier, last = statement.attempts
+def _outcome_of_denied(statement: Statement, batch: Batch | None) -> Outcome:
+    # As for a single write whose attempts were answered by a write error, if they were answered.
+    answers = {} if batch is None else batch.answers
     return outcome_of_attempts(
-        [*earlier, replace(last, error=WriteError(""), reply=None)],
+        [
+            replace(attempt, error=WriteError(""), reply=None)
+            if attempt.reply is not None or attempt.error in answers
+            else attempt
+            for attempt in statement.attempts
+        ],
         is_atomic=statement.command.is_atomic,
         is_sharded=statement.is_sharded,
     )

@@ -155,7 +155,8 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
             the outcome is known, the write had no transaction id (such as ``update_many``), its
             session was used for another write since, or the server may have forgotten the id: it
             remembers it for some 30 minutes, and this function counts on 25 from the first attempt,
-            or five sixths of ``logicalSessionTimeoutMinutes`` if that is less. Or the write was a
+            or five sixths of ``logicalSessionTimeoutMinutes`` if that is less. Or it was an insert
+            of a group commit whose number a server before 5.0 keeps to itself. Or the write was a
             bulk operation whose command in doubt is resolved now, and others of which were never
             sent: :func:`partial_result_of` tells of each statement.
         PyMongoError: What came of it this time. :func:`outcome_of` tells the outcome; if that is

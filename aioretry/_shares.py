@@ -12,7 +12,7 @@ from aioretry._coordinator import Coordinator
 from aioretry._flight import Statement
 from aioretry._replies import alone, error_in, leaves_out
 from aioretry._resolution import CommandDoubt
-from aioretry._vague import numbers_in, silence, vagueness
+from aioretry._vague import numbers_in, silence, unknown_from, vagueness
 from aioretry._verdict import (
     MAX_TIME_EXPIRED,
     code_of,
@@ -43,6 +43,7 @@ class Shares:
         self._answers = answers
         self._read: Mapping[str, Any] | None = None
         self._denials: dict[int, Mapping[str, Any]] = {}
+        self._known: tuple[Mapping[str, Any] | None, int] | None = None
 
     def is_silent(self, reply: Mapping[str, Any], index: int) -> bool:
         """Tell whether a reply does not say what became of an insert."""
@@ -55,12 +56,21 @@ class Shares:
 
     def denial(self, index: int) -> Mapping[str, Any] | None:
         """Return the latest reply if it says that an insert was refused, or None."""
-        for attempt in reversed(self._statement.attempts):
-            reply = self._reply_to(attempt)
-            if reply is not None:
-                is_denied = index in self._denials_in(reply) and not self.is_silent(reply, index)
-                return reply if is_denied else None
-        return None
+        reply = self._latest_reply()
+        if reply is None or index not in self._denials_in(reply) or self.is_silent(reply, index):
+            return None
+        return reply
+
+    def has_known_number(self, index: int) -> bool:
+        """Tell whether it is known by which number a server remembers an insert.
+
+        Servers before 5.0 give none to documents that they refuse at once, and only a reply tells
+        which these are.
+        """
+        reply = self._latest_reply()
+        if self._known is None or self._known[0] is not reply:
+            self._known = reply, unknown_from(self._statement, reply)
+        return index < self._known[1]
 
     def error_in(
         self, reply: Mapping[str, Any], index: int, inserted_id: object
@@ -147,12 +157,13 @@ class Shares:
         return vagueness(self._statement, reply, error)
 
     def _number_of(self, index: int) -> int:
-        for attempt in reversed(self._statement.attempts):
-            reply = self._reply_to(attempt)
-            if reply is not None:
-                numbers = numbers_in(reply, self._statement) or ()
-                return numbers.index(index) if index in numbers else index
-        return index
+        reply = self._latest_reply()
+        numbers = None if reply is None else numbers_in(reply, self._statement)
+        return index if numbers is None or index not in numbers else numbers.index(index)
+
+    def _latest_reply(self) -> Mapping[str, Any] | None:
+        replies = map(self._reply_to, reversed(self._statement.attempts))
+        return next((reply for reply in replies if reply is not None), None)
 
     def _is_silent(self, attempt: Attempt, index: int) -> bool:
         reply = self._reply_to(attempt)
@@ -233,7 +244,13 @@ class ShareDoubt:
 
     def why_unresolvable(self) -> str | None:
         """Return why the insert can't be resolved, or None if it can."""
-        return self._whole.why_unresolvable()
+        reason = self._whole.why_unresolvable()
+        if reason is None and not self._shares.has_known_number(self._index):
+            return (
+                "a document before it in its command may have been refused without a number, so "
+                "that nobody knows by which number the server remembers it"
+            )
+        return reason
 
     def resolve(self, timeout: float | None) -> Awaitable[Any]:
         """Send the insert once more, and none of the others."""

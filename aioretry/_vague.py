@@ -4,10 +4,14 @@ MongoDB before 5.0 answers so to a command that it has executed before: its erro
 indexes, or are left out, where a document that was refused stands before one that was inserted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import bson
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+from bson.regex import Regex
 from pymongo.errors import OperationFailure
 
 from aioretry._coordinator import Coordinator
@@ -24,6 +28,7 @@ _REFUSED_UNNUMBERED = frozenset({15, 52, 10334})
 # So with this one, which also has another meaning.
 _BAD_VALUE = 2
 _TOO_LARGE_FOR_CAPPED = "cappedMaxSize"
+_MOST_LEVELS = 100  # MongoDB promises to store so many
 
 
 def vagueness(
@@ -67,13 +72,30 @@ def numbers_in(reply: Mapping[str, Any], statement: Statement) -> Sequence[int] 
     positions = range(statement.command.statement_count)
     if not _misplaces_errors(statement.server):
         return positions
-    # Whatever stands before one of these is answered for, so that it has the right index.
-    unnumbered = {error["index"] for error in reply.get("writeErrors", ()) if _is_unnumbered(error)}
+    unnumbered = _unnumbered_in(reply)
     if not unnumbered:
         return positions
     if statement.is_sharded:  # each shard counts for itself
         return None
     return [position for position in positions if position not in unnumbered]
+
+
+def unknown_from(statement: Statement, reply: Mapping[str, Any] | None) -> int:
+    """Return how many of an insert's first documents have numbers that are known.
+
+    Args:
+        statement: The command.
+        reply: A reply, vague or not, or None if there was none.
+    """
+    count, server = statement.command.statement_count, statement.server
+    if count == 1 or server is None or not _misplaces_errors(server):
+        return count
+    if reply is None:
+        (documents,) = statement.command.body["documents"]
+        most = server.limits.max_document_size
+        refused = (_may_be_unnumbered(document, most) for document in documents.documents())
+        return next((position + 1 for position, is_so in enumerate(refused) if is_so), count)
+    return count if numbers_in(reply, statement) is not None else min(_unnumbered_in(reply)) + 1
 
 
 def doubt_vague_replies(statement: Statement) -> None:
@@ -199,6 +221,47 @@ def _was_sent_before(
 
 def _misplaces_errors(server: ServerView | None) -> bool:
     return server is not None and server.max_wire_version < _FIRST_TELLING_WIRE_VERSION
+
+
+def _unnumbered_in(reply: Mapping[str, Any]) -> set[int]:
+    # Whatever stands before one of these is answered for, so that it has the right index.
+    return {error["index"] for error in reply.get("writeErrors", ()) if _is_unnumbered(error)}
+
+
+def _may_be_unnumbered(document: RawBSONDocument, most_bytes: int) -> bool:
+    """Tell whether a server before 5.0 may refuse a document before it gives it a number.
+
+    It does so by the document's own bytes. Where this is in doubt, it may.
+    """
+    try:
+        fields = dict(document)
+        return (
+            len(document.raw) > most_bytes
+            # A field is there twice, or of a type that is long gone.
+            or bson.encode(fields) != document.raw
+            or any(name.startswith("$") for name in fields)
+            or _may_be_refused_as_id(fields.get("_id"))
+            or _is_deeper(fields, _MOST_LEVELS)
+        )
+    except BSONError:
+        return True
+
+
+def _may_be_refused_as_id(value: object) -> bool:
+    if isinstance(value, RawBSONDocument):
+        return b"$" in value.raw
+    return isinstance(value, list | Regex)
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    parts: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        parts = value.values()
+    elif isinstance(value, list):
+        parts = value
+    else:
+        return False
+    return levels == 0 or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def _is_unnumbered(error: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from pymongo import message
-from pymongo.errors import ConnectionFailure, ProtocolError, PyMongoError
+from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.helpers_shared import _check_command_response
 
 from aioretry._driver import AttemptCall, AttemptResult, Ending, ServerView
@@ -96,7 +96,8 @@ class LoopAttempt:
         self._context.run(self._take, data)
 
     def _take(self, data: bytes) -> None:
-        command, connection = self._call.command, self._held().connection
+        command, held = self._call.command, self._held()
+        connection = held.connection
         try:
             reply = message._OpMsg.unpack(data).unpack_response(
                 codec_options=command.codec_options, user_fields=command.user_fields
@@ -109,6 +110,9 @@ class LoopAttempt:
             if self._checkups.cases and "writeConcernError" not in reply:
                 self._checkups.hear(self._view, connection, self._sent)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            if not isinstance(exc, OperationFailure | NotPrimaryError):
+                # Nobody can tell what else is wrong with it; as PyMongo does.
+                held.close()
             self._land(self._conclude(exc))
             _let_through(exc)
         else:
@@ -192,9 +196,7 @@ class LoopAttempt:
         return self._attempts.conclude(self._call, self._watch, error, reply)
 
     def _tell_driver(self, error: PyMongoError, used: LoopConnection) -> None:
-        if isinstance(error, ProtocolError):
-            used.close()
-        elif isinstance(error, ConnectionFailure):
+        if isinstance(error, ConnectionFailure):
             self._forget_session()
         self._attempts.learn_of(error, self._view, used.connection)
 

@@ -4,14 +4,26 @@ Asked a second time, it gives the errors of an unordered insert wrong indexes, o
 """
 
 import asyncio
+from datetime import UTC, datetime
 
+import bson
 import pytest
+from bson import Int64, Regex, Timestamp
+from bson.raw_bson import RawBSONDocument
 from pymongo import DeleteOne, InsertOne, MongoClient, UpdateOne
-from pymongo.errors import AutoReconnect, BulkWriteError, ConfigurationError
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    ConfigurationError,
+    DuplicateKeyError,
+    WriteError,
+)
+from pymongo.results import InsertOneResult
 
 from aioretry import (
     DeadlineExceeded,
     Outcome,
+    ResolveError,
     RetryClient,
     attempts_of,
     deadline,
@@ -23,6 +35,12 @@ from aioretry.testing import ReplicaSet
 
 UNKNOWN = Outcome.UNKNOWN
 SEED = [{"_id": number, "u": number} for number in range(1, 5)] + [{"_id": 5, "text": "x"}]
+
+
+def nested(levels):
+    """A document in a document, and so on."""
+    return {"x": nested(levels - 1)} if levels else 1
+
 
 # What is inserted: from 10 on it is new, below that it is there already.
 LISTS = {
@@ -39,6 +57,30 @@ LISTS = {
     "invalid after": [1, 10, 2, 11, "$", 12],
     "invalid last": [1, 10, 11, "$"],
     "many": [*range(20, 90), 1, *range(90, 160), 2, 3, *range(160, 170)],
+}
+
+
+# Documents, and whether servers before 5.0 refuse them without giving them a number.
+ODD = {
+    "a dollar": ({"_id": 50, "$x": 1}, True),
+    "a dollar below": ({"_id": 50, "x": {"$x": 1}}, False),
+    "a dollar in a value": ({"_id": 50, "x": "$1"}, False),
+    "a compound id": ({"_id": {"x": 1}}, False),
+    "a dollar in the id": ({"_id": {"x": {"$x": 1}}}, True),
+    "an array for id": ({"_id": [1]}, True),
+    "a regex for id": ({"_id": Regex("x")}, True),
+    "null for id": ({"_id": None}, False),
+    "the id twice": (
+        RawBSONDocument(bson.encode({"_id": 50, "_ix": 51}).replace(b"x", b"d")),
+        True,
+    ),
+    "undefined for id": (RawBSONDocument(b"\x0a\0\0\0\x06_id\0\0"), True),
+    "many types": (
+        {"_id": 50, "x": [Regex("x"), Timestamp(0, 0), 1.5, Int64(1), datetime.now(UTC)]},
+        False,
+    ),
+    "a hundred levels": ({"_id": 50, "x": nested(99)}, False),
+    "too many levels": ({"_id": 50, "x": nested(190)}, True),
 }
 
 
@@ -87,6 +129,19 @@ async def ending(write):
 async def left(collection):
     """What is stored."""
     return await collection.find().sort("_id").to_list(None)
+
+
+async def resolved_together(collection, servers, given):
+    """What inserts end with that travel together and are resolved one by one, after all is lost."""
+    view = collection.coalesced()
+    async with servers.faults.drop_reply("insert", times=2) as lost:
+        writes = [view.insert_one(document) for document in given]
+        ends = await asyncio.gather(*writes, return_exceptions=True)
+    assert 2 == lost.fired
+    assert {UNKNOWN} == set(map(outcome_of, ends))
+    # The last first: what is sent for one must not help the others.
+    told = [(await asyncio.gather(resolve(end), return_exceptions=True))[0] for end in ends[::-1]]
+    return told[::-1]
 
 
 async def calm(collection, write):
@@ -184,6 +239,33 @@ class TestInDoubt:
         assert UNKNOWN is outcome_of(caught.value)
         assert expected[0] == await ending(resolve(caught.value))
         assert expected[1] == await left(old)
+
+    @pytest.mark.parametrize("name", ["first", "two and two", "last", "invalid before"])
+    async def test_group_commit(self, name, old, old_set):
+        """Each insert is told the truth, or that nobody knows it, behind one without a number."""
+        writes = documents(LISTS[name])
+        told = await resolved_together(old, old_set, writes)
+        sure = LISTS[name].index("$") + 1 if "$" in LISTS[name] else len(writes)
+        stored = await left(old)
+        for document, end in zip(writes[:sure], told[:sure], strict=True):
+            assert (document in stored) is not isinstance(end, WriteError)
+        for end in told[sure:]:
+            assert isinstance(end, ResolveError)
+            assert UNKNOWN is outcome_of(end)
+
+    @pytest.mark.parametrize("name", ODD)
+    async def test_group_commit_behind_odd_documents(self, name, old, old_set):
+        """Whatever the server refuses without giving it a number is seen."""
+        odd, is_refused = ODD[name]
+        writes = [*documents([1]), odd, *documents([2, 10, 3])]
+        told = await resolved_together(old, old_set, writes)
+        assert isinstance(told[0], DuplicateKeyError)
+        assert isinstance(told[1], WriteError) is is_refused
+        if is_refused:
+            assert {ResolveError} == set(map(type, told[2:]))
+        else:
+            ends = [DuplicateKeyError, InsertOneResult, DuplicateKeyError]
+            assert ends == list(map(type, told[2:]))
 
     async def test_when_it_can_not_be_found_out(self, old, old_set):
         """What the server says too little of is in doubt, and can be resolved."""

@@ -153,7 +153,7 @@ class TestContext:
         assert {threading.get_ident()} == noting.threads
 
     async def test_a_decoder_that_raises(self, client, collection):
-        """The write may be applied, and the connection is fit for the next one."""
+        """The write may be applied, and the next one is made."""
         await seed(collection)
         noting = Noting()
         noting.error = LookupError("no such thing")

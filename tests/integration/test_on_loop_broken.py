@@ -5,8 +5,9 @@ import struct
 from collections import deque
 
 import pytest
+from bson.errors import InvalidBSON
 from pymongo import monitoring
-from pymongo.errors import AutoReconnect, NetworkTimeout, ProtocolError
+from pymongo.errors import AutoReconnect, NetworkTimeout, OperationFailure, ProtocolError
 
 from aioretry import (
     DeadlineExceeded,
@@ -163,6 +164,48 @@ class TestNonsense:
             assert 1 == (await update(client)).modified_count
             assert 3 == len(script.requests)
             await all_given_back(client)
+
+    @both_ways
+    @pytest.mark.parametrize(
+        ("nonsense", "error", "text"),
+        [
+            (tampering(16, 1), ProtocolError, "flag checksumPresent"),
+            (tampering(21, 1000), ProtocolError, "section"),
+            (tampering(24, 0x19191900), InvalidBSON, "unknown BSON type"),
+        ],
+        ids=["flag", "size", "type"],
+    )
+    async def test_a_wrong_body(self, scripted, script, listeners, nonsense, error, text):
+        """So it is with a reply that comes whole and can't be read, as PyMongo does it."""
+        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+            await update(client)
+            await all_given_back(client)
+            (pool,) = pools(client)
+            (connection,) = pool.conns
+            script.steps.append(nonsense)
+            with pytest.raises(error, match=text) as caught:
+                await update(client)
+            (attempt,) = attempts_of(caught.value)
+            assert (True, Outcome.UNKNOWN) == (attempt.sent, outcome_of(caught.value))
+            await all_given_back(client)
+            assert connection.closed
+            assert 1 == (await update(client)).modified_count
+            assert 3 == len(script.requests)
+            await all_given_back(client)
+
+    @both_ways
+    async def test_an_answer_of_an_error(self, scripted, script, listeners):
+        """It makes sense, and the connection is kept."""
+        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+            await update(client)
+            await all_given_back(client)
+            (pool,) = pools(client)
+            (connection,) = pool.conns
+            script.steps.append(lambda request: request.fail(8000))
+            with pytest.raises(OperationFailure, match="scripted"):
+                await update(client)
+            await all_given_back(client)
+            assert not connection.closed
 
     async def test_more_than_a_reply(self, scripted, script):
         """What nobody asked for is no reply."""

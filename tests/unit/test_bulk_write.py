@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 from bson.codec_options import CodecOptions
+from pymongo.errors import BulkWriteError, ProtocolError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Attempt, Outcome, attempts_of, outcome_of, partial_result_of
+from aioretry import Attempt, Outcome, attempts_of, outcome_of, partial_result_of, resolve
 from aioretry._bulk_write import BulkWrite
 from aioretry._commands import Target
 from aioretry._coordinator import Coordinator
@@ -65,18 +66,28 @@ class Driver:
     def stop_probing(self):
         pass
 
+    def add_label(self, error, label):
+        error._add_error_label(label)
+
     def attempt(self, loop, call, deliver):
-        call.command.prepare(PAIRS, encode_documents)
+        if call.command.prepare is not None:
+            call.command.prepare(PAIRS, encode_documents)
         call.number.take(call.lease.carry())
         call.token.begin_sending()
         self.sent.put_nowait((call, deliver))
 
     async def answer(self, reply):
         """Answer the next command."""
-        call, deliver = await self.sent.get()
-        call.lease.drop()
-        record = Attempt(SERVER.address, 0.0, 0.0, True, None, reply)
-        deliver(AttemptResult(Ending.REPLIED, record, SERVER, numbered=True))
+        end(await self.sent.get(), reply)
+
+
+def end(attempt, reply=None, error=None):
+    """End an attempt."""
+    call, deliver = attempt
+    call.lease.drop()
+    record = Attempt(SERVER.address, 0.0, 0.0, True, error, reply)
+    ending = Ending.REPLIED if error is None else Ending.FAILED
+    deliver(AttemptResult(ending, record, SERVER, numbered=True))
 
 
 @pytest.fixture
@@ -84,15 +95,15 @@ async def driver():
     return Driver()
 
 
-def begin(driver):
-    """Begin an insert_many of three commands."""
+def begin(driver, count=6, *, ordered=False):
+    """Begin an insert_many of so many documents, two in a command."""
     coordinator = Coordinator(
         driver, asyncio.get_running_loop(), Policy(), server_selection_timeout=1.0, hooks=()
     )
-    documents = [{"_id": number} for number in range(6)]
+    documents = [{"_id": number} for number in range(count)]
     return BulkWrite(
         coordinator,
-        lambda: insert_many(TARGET, documents, False, None, None),
+        lambda: insert_many(TARGET, documents, ordered, None, None),
         SessionLease(driver.session),
         None,
     )
@@ -162,3 +173,85 @@ async def test_cancelled_between_commands(driver, write):
     assert [] == driver.sessions
     call.lease.drop()
     assert ["discarded"] == driver.sessions
+
+
+REFUSED = {"n": 1, "writeErrors": [ERROR]}
+BOTH_REFUSED = {"n": 0, "writeErrors": [{**ERROR, "index": 0}, ERROR]}
+
+
+class TestLateAnswers:
+    """Two inserts are given up and resolved, and the answer to the first attempt comes then."""
+
+    @pytest.fixture(params=[False, True], ids=["unordered", "ordered"])
+    async def given_up(self, request, driver):
+        """The attempt, and what its write ended with."""
+        write = begin(driver, 2, ordered=request.param)
+        attempt = await driver.sent.get()
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await write
+        assert (UNKNOWN, UNKNOWN) == partial_result_of(caught.value).outcomes
+        return attempt, caught.value
+
+    async def test_before_a_resolve_fails(self, driver, given_up):
+        """What was refused is not applied, but the attempt that failed may still apply it."""
+        late, exc = given_up
+        resolving = asyncio.ensure_future(resolve(exc))
+        again = await driver.sent.get()
+        end(late, REFUSED)
+        end(again, error=ProtocolError("scripted"))
+        with pytest.raises(ProtocolError) as caught:
+            await resolving
+        partial = partial_result_of(caught.value)
+        assert ((APPLIED, UNKNOWN), 1) == (partial.outcomes, partial.result.inserted_count)
+
+    async def test_after_a_resolve_has_failed(self, driver, given_up):
+        """The same, if it is resolved by that answer."""
+        late, exc = given_up
+        resolving = asyncio.ensure_future(resolve(exc))
+        end(await driver.sent.get(), error=ProtocolError("scripted"))
+        with pytest.raises(ProtocolError) as failed:
+            await resolving
+        end(late, REFUSED)
+        with pytest.raises(BulkWriteError) as caught:
+            await resolve(failed.value)
+        partial = partial_result_of(caught.value)
+        assert ((APPLIED, UNKNOWN), 1) == (partial.outcomes, partial.result.inserted_count)
+        assert driver.sent.empty()
+
+    async def test_before_an_answer_that_could_be_retried(self, driver, given_up):
+        """An answer that was taken for an error does not make applied what was refused."""
+        late, exc = given_up
+        resolving = asyncio.ensure_future(resolve(exc))
+        again = await driver.sent.get()
+        end(late, REFUSED)
+        end(again, {**REFUSED, "errorLabels": ["RetryableError", "SystemOverloadedError"]})
+        end(await driver.sent.get(), error=ProtocolError("scripted"))
+        with pytest.raises(ProtocolError) as caught:
+            await resolving
+        assert (APPLIED, UNKNOWN) == partial_result_of(caught.value).outcomes
+
+    @pytest.mark.parametrize(
+        ("first", "second", "expected"),
+        [
+            (REFUSED, REFUSED, (APPLIED, NOT_APPLIED)),
+            (BOTH_REFUSED, REFUSED, (APPLIED, NOT_APPLIED)),
+            (REFUSED, {"n": 2}, (APPLIED, APPLIED)),
+            ({"n": 2}, REFUSED, (APPLIED, APPLIED)),
+        ],
+        ids=["the same", "more now", "all now", "all before"],
+    )
+    async def test_to_both_attempts(self, driver, given_up, first, second, expected):
+        """What either says to be applied is, and nothing else."""
+        late, exc = given_up
+        resolving = asyncio.ensure_future(resolve(exc))
+        again = await driver.sent.get()
+        end(late, first)
+        end(again, second)
+        if expected == (APPLIED, APPLIED):
+            assert [0, 1] == (await resolving).inserted_ids
+            return
+        with pytest.raises(BulkWriteError) as caught:
+            await resolving
+        partial = partial_result_of(caught.value)
+        assert (expected, 1) == (partial.outcomes, partial.result.inserted_count)

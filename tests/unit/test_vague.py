@@ -17,7 +17,7 @@ from aioretry._flight import Statement
 from aioretry._plans import insert_many
 from aioretry._replies import tells_each
 from aioretry._sessions import SessionLease
-from aioretry._vague import Inquiry, doubt_vague_replies, vagueness
+from aioretry._vague import Inquiry, doubt_vague_replies, unknown_from, vagueness
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
@@ -201,6 +201,35 @@ class TestInquiry:
         statement.server = replace(OLD, kind=ServerKind.MONGOS)
         with pytest.raises(OperationFailure, match="acknowledged 1 of 4"):
             await Inquiry(server, statement, []).complete(await server.send(statement))
+
+
+class TestNumbers:
+    ERRORS = ({"index": 1, "code": BAD_VALUE}, {"index": 2, "code": DUPLICATE})
+
+    @pytest.mark.parametrize(
+        ("server", "expected"),
+        [
+            (OLD, 4),
+            (replace(OLD, kind=ServerKind.MONGOS), 2),
+            (replace(OLD, kind=ServerKind.MONGOS, max_wire_version=13), 4),
+        ],
+        ids=["a member", "a router", "5.0"],
+    )
+    def test_of_an_answer(self, server, expected):
+        """An answer tells of all, but for a router of which each shard has its own."""
+        statement = sent([NEW, INVALID, REFUSED, NEW], server)
+        assert expected == unknown_from(statement, {"n": 2, "writeErrors": self.ERRORS})
+        assert 4 == unknown_from(statement, {"n": 4})
+
+    def test_of_harmless_documents(self):
+        """Without an answer, documents that can only be numbered are."""
+        assert 3 == unknown_from(sent([NEW] * 3), None)
+        assert 1 == unknown_from(sent([NEW]), None)
+
+    def test_of_a_large_document(self):
+        """Without an answer, a server may have refused one at once that is larger than it takes."""
+        small = replace(OLD, limits=replace(LIMITS, max_document_size=35))
+        assert 2 == unknown_from(sent([NEW, "x" * 10, NEW], small), None)
 
 
 class TestSection:

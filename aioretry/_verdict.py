@@ -34,6 +34,9 @@ _FIRST_LABELLING_WIRE_VERSION = 9  # MongoDB 4.4
 
 MAX_TIME_EXPIRED = 50
 _MONGOS_TIMED_OUT = 202
+
+# With these a write may have been executed all the same.
+_IN_DOUBT = RETRYABLE_CODES | {MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
 _ILLEGAL_OPERATION = 20
 _NO_RETRYABLE_WRITES = (
     "This MongoDB deployment does not support retryable writes. "
@@ -247,7 +250,10 @@ def outcome_of_attempts(
         if not attempt.sent:
             continue
         is_write_error = isinstance(attempt.error, WriteError)
-        if is_write_error and not holds_multi:
+        if is_sharded and is_write_error and code_of(attempt.error) in _IN_DOUBT:
+            # A router tells so that it has lost the shard, which may have executed it.
+            in_doubt.add(attempt.address)
+        elif is_write_error and not holds_multi:
             # It was executed after looking for a record of the earlier attempts. What still lies in
             # the queue of the same server may be executed all the same.
             if not is_sharded:
@@ -269,7 +275,7 @@ def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
     return (
         isinstance(error, OperationFailure)
         and error.code is not None
-        and error.code not in RETRYABLE_CODES | {MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
+        and error.code not in _IN_DOUBT
     )
 
 

@@ -351,6 +351,9 @@ class TestOutcome:
             ),
             ([attempt(DuplicateKeyError("y", 11000, {}))], Outcome.NOT_APPLIED),
             ([attempt(AutoReconnect("x"), host="other"), REPLIED], Outcome.APPLIED),
+            ([attempt(WriteError("y", 6, {}))], Outcome.UNKNOWN),
+            ([attempt(WriteError("y", 50, {}))], Outcome.UNKNOWN),
+            ([attempt(WriteError("y", 121, {}))], Outcome.NOT_APPLIED),
         ],
     )
     def test_of_one_that_routers_pass_on(self, attempts, expected):

@@ -250,8 +250,7 @@ def outcome_of_attempts(
         if not attempt.sent:
             continue
         is_write_error = isinstance(attempt.error, WriteError)
-        if is_sharded and is_write_error and code_of(attempt.error) in _IN_DOUBT:
-            # A router tells so that it has lost the shard, which may have executed it.
+        if is_sharded and _has_lost_the_shard(attempt.error):
             in_doubt.add(attempt.address)
         elif is_write_error and not holds_multi:
             # It was executed after looking for a record of the earlier attempts. What still lies in
@@ -261,6 +260,11 @@ def outcome_of_attempts(
         elif is_write_error or not _denies_writing(attempt.error, is_atomic=is_atomic):
             in_doubt.add(attempt.address)
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+
+
+def _has_lost_the_shard(error: BaseException | None) -> bool:
+    # In the place of a router's write error stands whatever went wrong between it and the shard.
+    return isinstance(error, WriteError) and error.code is not None and error.code in _IN_DOUBT
 
 
 def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:

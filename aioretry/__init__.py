@@ -14,7 +14,8 @@ A module imports only from lower ones:
     _vague                              replies of old servers that say too little
     _plans  _bulk                       arguments, commands and result of bulk operations
     _coordinator  _racing               the one retry loop: select, attempt, judge, wait
-    _motor  _commands  _flight          the only room that knows the driver; arguments; an attempt
+    _motor  _flight                     the only room that knows the driver; an attempt
+    _commands  _statements  _arguments  what is sent, and what users give for it
     _selection  _sessions  _replies     waiting for a server; leases; what replies say
     _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
     errors  events  deadlines           what users see of a write, and its time limits

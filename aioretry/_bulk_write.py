@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from pymongo.errors import OperationFailure, WriteError
 from pymongo.results import BulkWriteResult
 
-from aioretry._bulk import Batch, Bulk, no_result
+from aioretry._bulk import Bulk, no_result
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Address
 from aioretry._flight import Statement
@@ -17,6 +17,7 @@ from aioretry._replies import has_retryable_concern_error, says_time_is_over
 from aioretry._resolution import CommandDoubt
 from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
+from aioretry._statements import Batch
 from aioretry._vague import Inquiry, doubt_vague_replies, vagueness
 from aioretry._verdict import LABELS, outcome_of_attempts
 from aioretry._write import tried_for

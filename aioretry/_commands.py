@@ -1,15 +1,14 @@
 """Arguments to commands, replies to PyMongo's results and errors. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
-from pymongo.collation import Collation, validate_collation_or_none
+from pymongo.collation import validate_collation_or_none
 from pymongo.common import (
     validate_is_document_type,
     validate_is_mapping,
@@ -20,18 +19,24 @@ from pymongo.common import (
 from pymongo.results import DeleteResult, InsertOneResult, UpdateResult
 from pymongo.write_concern import WriteConcern
 
+from aioretry._arguments import (
+    CollationIn,
+    Document,
+    Hint,
+    Projection,
+    Sort,
+    Update,
+    fields_of,
+    hint_of,
+    index_document,
+    let_of,
+    require_bool,
+)
 from aioretry._driver import Command
 from aioretry._replies import error_in
 
 T = TypeVar("T")
 
-
-Document: TypeAlias = Mapping[str, Any]
-Update: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
-CollationIn: TypeAlias = Mapping[str, Any] | Collation
-Sort: TypeAlias = Sequence[str | tuple[str, int | str | Mapping[str, Any]]] | Mapping[str, Any]
-Hint: TypeAlias = str | Sort
-Projection: TypeAlias = Mapping[str, Any] | Iterable[str]
 
 # What was encoded is read back without loss, dates out of Python's range included.
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(
@@ -199,7 +204,7 @@ def replace_one(
     """Return the command of ``replace_one``."""
     validate_is_mapping("filter", filter)
     validate_ok_for_replace(replacement)
-    _let(let)
+    let_of(let)
     statement = _update_statement(filter, replacement, upsert, collation, hint, sort)
     return _update(target, "replace_one", statement, bypass_document_validation, let, comment)
 
@@ -325,7 +330,7 @@ def _update(
     let: Document | None,
     comment: Any,
 ) -> Command[UpdateResult]:
-    _let(let)
+    let_of(let)
     options = target.encode_options(
         let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
     )
@@ -347,7 +352,7 @@ def _delete(
 ) -> Command[DeleteResult]:
     validate_is_mapping("filter", filter)
     statement: dict[str, Any] = {"q": filter, "limit": limit}
-    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint))
+    _set(statement, collation=validate_collation_or_none(collation), hint=hint_of(hint))
     if let is not None:
         validate_is_document_type("let", let)
     options = target.encode_options(let=let, comment=comment)
@@ -383,18 +388,18 @@ def _find_and_modify(
             f"not {type(return_document)}"
         )
     collation = validate_collation_or_none(options.pop("collation", None))
-    index = _hint(hint)
+    index = hint_of(hint)
     own_concern = options.get("writeConcern")
     concern = target.write_concern if own_concern is None else WriteConcern(**own_concern)
     given: dict[str, Any] = {"query": filter, "new": return_document}
-    _set(given, let=_let(let))
+    _set(given, let=let_of(let))
     given.update(options)
     if projection is not None:
-        given["fields"] = _fields(projection)
+        given["fields"] = fields_of(projection)
     if sort is not None:
-        given["sort"] = _index_document(sort)
+        given["sort"] = index_document(sort)
     if upsert is not None:
-        _require_bool("upsert", upsert)
+        require_bool("upsert", upsert)
         given["upsert"] = upsert
     if array_filters is not None:
         given["arrayFilters"] = list(array_filters)
@@ -424,9 +429,9 @@ def _update_statement(
     *,
     multi: bool = False,
 ) -> dict[str, Any]:
-    _require_bool("upsert", upsert)
+    require_bool("upsert", upsert)
     statement: dict[str, Any] = {"q": filter, "u": update, "multi": multi, "upsert": upsert}
-    _set(statement, collation=validate_collation_or_none(collation), hint=_hint(hint))
+    _set(statement, collation=validate_collation_or_none(collation), hint=hint_of(hint))
     if sort is not None:
         validate_is_mapping("sort", sort)
         statement["sort"] = sort
@@ -448,52 +453,3 @@ def _top_level(document: RawBSONDocument) -> dict[str, Any]:
 
 def _set(document: dict[str, Any], **values: Any) -> None:
     document.update({key: value for key, value in values.items() if value is not None})
-
-
-def _require_bool(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, was: {name}={value}")
-
-
-def _let(let: Document | None) -> Document | None:
-    if let is not None:
-        validate_is_mapping("let", let)
-    return let
-
-
-def _hint(hint: Hint | None) -> str | Mapping[str, Any] | None:
-    return hint if hint is None or isinstance(hint, str) else _index_document(hint)
-
-
-def _index_document(keys: Sort) -> dict[str, Any]:
-    if not isinstance(keys, list | tuple | Mapping):
-        raise TypeError(f"must use a dictionary or a list of (key, direction) pairs, not: {keys!r}")
-    if not keys:
-        raise ValueError("key_or_list must not be empty")
-    if isinstance(keys, Mapping):
-        pairs = list(keys.items())
-    else:
-        pairs = [(key, 1) if isinstance(key, str) else key for key in keys]
-    for key, direction in pairs:
-        _validate_pair(key, direction)
-    return dict(pairs)
-
-
-def _validate_pair(key: object, direction: object) -> None:
-    if not isinstance(key, str):
-        raise TypeError(f"first item in each key pair must be an instance of str, not {type(key)}")
-    if not isinstance(direction, str | int | Mapping):
-        raise TypeError(
-            "second item in each key pair must be 1, -1, '2d', or another valid "
-            f"MongoDB index specifier., not {type(direction)}"
-        )
-
-
-def _fields(projection: Projection) -> Mapping[str, Any]:
-    if isinstance(projection, Mapping):
-        return projection
-    if not isinstance(projection, Sequence | AbstractSet):
-        raise TypeError("projection must be a mapping or list of key names")
-    if not all(isinstance(field, str) for field in projection):
-        raise TypeError("projection must be a list of key names, each an instance of str")
-    return dict.fromkeys(projection, 1)

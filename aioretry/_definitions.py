@@ -10,7 +10,7 @@ from typing import Any
 
 from pymongo import IndexModel
 
-from aioretry._commands import Hint
+from aioretry._arguments import Hint
 from aioretry._driver import DocumentT
 from aioretry._motor import AgnosticClientSession, AsyncIOMotorCollection
 from aioretry._overload import OverloadRetries, writes

@@ -15,8 +15,10 @@ from pymongo.common import (
 from pymongo.errors import InvalidOperation
 from pymongo.results import BulkWriteResult, InsertManyResult
 
-from aioretry._bulk import Bulk, Kind, Run
-from aioretry._commands import Document, Target
+from aioretry._arguments import Document
+from aioretry._bulk import Bulk
+from aioretry._commands import Target
+from aioretry._statements import Kind, Run
 
 T = TypeVar("T")
 

@@ -17,9 +17,10 @@ from pymongo.results import (
 from pymongo.write_concern import WriteConcern
 
 from aioretry import _commands, _plans
+from aioretry._arguments import CollationIn, Document, Hint, Projection, Sort, Update
 from aioretry._bulk_write import BulkWrite
 from aioretry._coalesce import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, InsertQueue
-from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
+from aioretry._commands import Target
 from aioretry._definitions import Definitions
 from aioretry._driver import Command, DocumentT
 from aioretry._motor import AgnosticClientSession, AsyncIOMotorDatabase, Collection, add_requests

@@ -15,8 +15,9 @@ from pymongo.results import (
 )
 
 from aioretry import _commands, _plans
+from aioretry._arguments import CollationIn, Document, Hint, Projection, Sort, Update
 from aioretry._bulk_write import BulkRun, explain_unplanned
-from aioretry._commands import CollationIn, Document, Hint, Projection, Sort, Target, Update
+from aioretry._commands import Target
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Command
 from aioretry._motor import add_requests

@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import contextvars
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 
-from aioretry._driver import AttemptCall, AttemptResult, Ending, ThreadCounts
+from aioretry._driver import Address, AttemptCall, AttemptResult, Ending, ThreadCounts
 from aioretry._motor.attempts import Attempts
 from aioretry._motor.checkup import Checkups
 from aioretry._motor.connections import Connections
@@ -23,7 +23,7 @@ class Dispatch:
 
     The loop makes an attempt itself if there is an idle connection for it. What may block is done
     on a thread: to open a connection, to prepare a command from an iterator of the user's, to call
-    listeners. As few open connections at a time as PyMongo allows; who wants one waits.
+    listeners. As few open connections to a server at a time as PyMongo allows; the others wait.
 
     Args:
         attempts: What they have in common.
@@ -50,8 +50,7 @@ class Dispatch:
         self._connections = Connections(loop)
         self._checkups = Checkups(attempts.delegate, loop, threads)
         self._under_way = 0
-        self._opening = 0
-        self._most_opening = attempts.max_connecting
+        self._opening: Counter[Address] = Counter()
         self._waiting: deque[Entry] = deque()
 
     def add(self, call: AttemptCall, deliver: Callable[[AttemptResult], None]) -> None:
@@ -79,8 +78,7 @@ class Dispatch:
     def free(self, entry: "Entry") -> None:
         """Let another attempt take the place of one."""
         if entry.is_under_way:
-            entry.is_under_way = False
-            self._under_way -= 1
+            self._leave(entry)
             self._pump()
 
     def close(self) -> None:
@@ -93,7 +91,7 @@ class Dispatch:
 
     def _pump(self) -> None:
         while self._waiting and self._under_way < self._size:
-            if self._opening >= self._most_opening and not self._connections.are_kept:
+            if self._is_full and not self._connections.are_kept:
                 return  # whoever opens one looks again
             entry = self._waiting.popleft()
             if not self._start_waiting(entry):
@@ -117,7 +115,7 @@ class Dispatch:
         """Begin an attempt; return False if it has to wait for a connection."""
         call = entry.call
         if not (self._only_threads or call.command.may_block or self._attempts.need_threads):
-            entry.on_loop = LoopAttempt(
+            attempt = entry.on_loop = LoopAttempt(
                 self._attempts,
                 self._connections,
                 self._checkups,
@@ -126,13 +124,13 @@ class Dispatch:
                 partial(self.land, entry),
                 entry.context,
             )
-            if entry.on_loop.begin():
+            if attempt.begin():
                 entry.is_under_way = True
                 self._under_way += 1
                 return True
             entry.on_loop = None
             if not entry.had_opened:
-                return self._open(entry)
+                return self._open(entry, attempt.address)
         self._start_on_thread(
             entry,
             ThreadAttempt(
@@ -144,13 +142,21 @@ class Dispatch:
         )
         return True
 
-    def _open(self, entry: "Entry") -> bool:
-        if self._opening >= self._most_opening:
+    @property
+    def _is_full(self) -> bool:
+        if not self._opening:
+            return False
+        servers = len(self._attempts.view().writable)
+        return self._opening.total() >= servers * self._attempts.max_connecting
+
+    def _open(self, entry: "Entry", address: Address) -> bool:
+        if self._opening[address] >= self._attempts.max_connecting:
             return False
         opened = partial(self._open_from_thread, entry)
         run = entry.context.copy().run
         self._start_on_thread(entry, Opening(self._attempts, entry.call, opened, run))
-        self._opening += 1
+        entry.opening = address
+        self._opening[address] += 1
         return True
 
     def _open_from_thread(self, entry: "Entry", result: AttemptResult | None) -> None:
@@ -158,18 +164,26 @@ class Dispatch:
             self.loop.call_soon_threadsafe(self._opened, entry, result)
 
     def _opened(self, entry: "Entry", result: AttemptResult | None) -> None:
-        self._opening -= 1
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
             self.land(entry, result or AttemptResult(Ending.NO_SERVER))
             self._pump()
             return
         # It goes first. If another pool's user has been faster, a thread makes the attempt.
+        self._leave(entry)
         entry.had_opened = True
-        entry.is_under_way = False
         entry.on_thread = None
-        self._under_way -= 1
+        entry.call.is_waiting = False
         self._waiting.appendleft(entry)
         self._pump()
+
+    def _leave(self, entry: "Entry") -> None:
+        entry.is_under_way = False
+        self._under_way -= 1
+        if entry.opening is not None:
+            self._opening[entry.opening] -= 1
+            if not self._opening[entry.opening]:
+                del self._opening[entry.opening]
+            entry.opening = None
 
     def _start_on_thread(self, entry: "Entry", job: ThreadAttempt | Opening) -> None:
         entry.on_thread = job
@@ -215,6 +229,7 @@ class Entry:
         "is_under_way",
         "on_loop",
         "on_thread",
+        "opening",
     )
 
     def __init__(
@@ -229,6 +244,9 @@ class Entry:
         self.context = contextvars.copy_context()
         self.had_opened = False
         """Whether a connection was opened for it before."""
+
+        self.opening: Address | None = None
+        """Where a thread is opening a connection for it."""
 
         self.is_under_way = False
         self.on_loop: LoopAttempt | None = None

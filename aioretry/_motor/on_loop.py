@@ -12,7 +12,7 @@ from pymongo import message
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.helpers_shared import _check_command_response
 
-from aioretry._driver import AttemptCall, AttemptResult, Ending, ServerView
+from aioretry._driver import Address, AttemptCall, AttemptResult, Ending, ServerView
 from aioretry._motor.attempts import Attempts, NotSentError, Watch
 from aioretry._motor.checkup import Checkups, is_break
 from aioretry._motor.connections import Connections, LoopConnection
@@ -90,6 +90,11 @@ class LoopAttempt:
             self._loop.call_soon(self._land, self._conclude(exc))
             _let_through(exc)
         return True
+
+    @property
+    def address(self) -> Address:
+        """The server that was chosen when it began."""
+        return self._view.address
 
     def answer(self, data: bytes) -> None:
         """Take the reply."""

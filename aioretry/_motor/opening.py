@@ -40,6 +40,7 @@ class Opening(Job):
             view = attempts.choose(call)
             server = attempts.driver_server(view)
             attempts.address(call, view)
+            call.is_waiting = True  # it may hang there, and the server be deposed meanwhile
             checkout = attempts.delegate._checkout(server, None)
             with time_limit(call.deadline, server), checkout:
                 pass

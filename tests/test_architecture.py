@@ -30,7 +30,7 @@ RANKS = [
     {"database", "session"},
     {"client"},
     {"__init__"},
-    {"__main__", "_demo"},
+    {"__main__", "_demo", "idempotent"},
 ]
 IN_DRIVERS_ROOM = [
     {"checkup", "idle", "messages", "options", "prober", "sessions", "views"},

@@ -84,6 +84,38 @@ def test_group_commit(shared_set):
     assert outcomes[3].startswith("stored: 1999, in ")
 
 
+def test_versioned_documents(shared_set):
+    """Of those who edit at once one wins, the others are told, and each signs once."""
+    ended = subprocess.run(
+        [sys.executable, "examples/versioned_documents.py", shared_set.uri, "--number", "10"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert 0 == ended.returncode, ended.stderr
+    assert [
+        "created: 1",
+        "renamed: 1, told that another was first: 9",
+        "signed: 10",
+    ] == ended.stdout.splitlines()
+
+
+def test_increments(shared_set):
+    """Whenever a caller loses patience, each update that is asked for again counts once."""
+    ended = subprocess.run(
+        [sys.executable, "examples/increments.py", shared_set.uri, "--number", "60"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert 0 == ended.returncode, ended.stderr
+    assert "sold: 60" == ended.stdout.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     "document",
     [document for document in DOCUMENTS if blocks_with_tests(document)],

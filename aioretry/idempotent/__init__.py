@@ -1,0 +1,46 @@
+"""Writes that are safe to repeat across processes, requests and days.
+
+A module imports only from lower ones, and from aioretry's public names:
+
+    _pending                            updates of any kind, exactly once, by a token
+    _pending_apply  _pending_cleanup    one update in two steps; finishing those that were left
+    _pending_sending                    sending a step until it is answered
+    _pending_update  _pending_values    what is stored with a token (pure); results and errors
+    _versioned                          documents that carry the hash of their content
+    _versioned_steps                    their commands, and what the answers mean
+    _versioned_repeats                  doing a step again after a lost reply
+    _versions  _canonical               who has won (pure); one form of BSON for one content (pure)
+"""
+
+from aioretry.idempotent._pending import PendingUpdates
+from aioretry.idempotent._pending_values import (
+    AppliedUpdate,
+    CleanUpReport,
+    FailedToken,
+    PendingError,
+    PendingStatus,
+    TokenConflictError,
+    TokenExpiredError,
+    TooManyPendingError,
+    UpdateInterruptedError,
+    UpdateRefusedError,
+)
+from aioretry.idempotent._versioned import VersionedDocuments
+from aioretry.idempotent._versions import VersionConflict, Versioned
+
+__all__ = [
+    "AppliedUpdate",
+    "CleanUpReport",
+    "FailedToken",
+    "PendingError",
+    "PendingStatus",
+    "PendingUpdates",
+    "TokenConflictError",
+    "TokenExpiredError",
+    "TooManyPendingError",
+    "UpdateInterruptedError",
+    "UpdateRefusedError",
+    "VersionConflict",
+    "Versioned",
+    "VersionedDocuments",
+]

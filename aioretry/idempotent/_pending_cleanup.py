@@ -1,0 +1,168 @@
+"""Finishing pending updates that were left, and counting them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pymongo.errors import PyMongoError
+
+from aioretry import Deadline
+from aioretry.idempotent._pending_sending import Documents, is_refusal, repeat
+from aioretry.idempotent._pending_update import REFUSED, PendingUpdate, Token
+from aioretry.idempotent._pending_values import CleanUpReport, FailedToken, PendingStatus
+
+
+class CleanUp:
+    """One clean-up.
+
+    Args:
+        documents: What it is for.
+        older_than: From which age on tokens are finished, in seconds by the server's clock.
+        drop_refused: Whether a token whose update the server refuses is taken away.
+        batch_size: How many tokens are read at a time.
+        limit: When to end; None to repeat each command once.
+        on_progress: Is told what was done so far, after each batch and at the end.
+    """
+
+    def __init__(
+        self,
+        documents: Documents,
+        *,
+        older_than: float,
+        drop_refused: bool,
+        batch_size: int,
+        limit: Deadline | None,
+        on_progress: Callable[[CleanUpReport], object] | None,
+    ) -> None:
+        self._documents = documents
+        self._older_than = older_than
+        self._drop_refused = drop_refused
+        self._batch_size = batch_size
+        self._limit = limit
+        self._on_progress = on_progress
+        self._report = CleanUpReport()
+        self._seen: set[Token] = set()
+
+    async def run(self) -> CleanUpReport:
+        """Finish what is old enough, and remove marks that are.
+
+        Raises:
+            PyMongoError: It was cut off; what is done is done, and it may be repeated.
+        """
+        await repeat(self._finish_all, self._limit)
+        await repeat(self._tidy, self._limit)
+        self._tell()
+        return self._report
+
+    async def _finish_all(self) -> None:
+        field = self._documents.field
+        pipeline = [
+            *_each_element(field),
+            {
+                "$match": {
+                    f"{field}.d": {"$exists": False},
+                    "age": {"$gte": self._older_than * 1000},
+                }
+            },
+            {
+                "$project": {
+                    "token": f"${field}.t",
+                    "encoded": f"${field}.u",
+                    "is_forgotten": {"$gte": ["$$NOW", f"${field}.f"]},
+                }
+            },
+        ]
+        cursor = await self._documents.open_cursor(pipeline, self._batch_size)
+        try:
+            async for row in cursor:
+                if row["token"] not in self._seen:
+                    await self._finish(row)
+                    self._seen.add(row["token"])
+                    if len(self._seen) % self._batch_size == 0:
+                        self._tell()
+        finally:
+            await cursor.close()
+
+    async def _finish(self, row: dict[str, Any]) -> None:
+        update = PendingUpdate(row["_id"], row["token"], bytes(row["encoded"]))
+        # As long as the token may still be added, whoever adds it must find a mark.
+        mark = not row["is_forgotten"]
+        failures: list[PyMongoError] = []
+        try:
+            matched = await repeat(
+                lambda: self._documents.finish(update, mark=mark), self._limit, failures.append
+            )
+        except PyMongoError as exc:
+            if not is_refusal(exc):
+                raise
+            await self._note_refusal(update, exc)
+        else:
+            mine = matched or bool(failures)
+            report = self._report
+            self._report = replace(
+                report,
+                found=report.found + 1,
+                finished=report.finished + mine,
+                already_gone=report.already_gone + (not mine),
+            )
+
+    async def _note_refusal(self, update: PendingUpdate, error: PyMongoError) -> None:
+        if self._drop_refused:
+            await repeat(lambda: self._documents.withdraw(update, mark=REFUSED), self._limit)
+        report, failed = self._report, FailedToken(update.id, update.token, error)
+        self._report = replace(report, found=report.found + 1, failed=(*report.failed, failed))
+
+    async def _tidy(self) -> None:
+        """Remove marks that nobody can need any more."""
+        field = self._documents.field
+        rows = await self._documents.read([*_with_elements(field), {"$limit": 1}, _NOW])
+        if rows:
+            old = {"d": {"$exists": True}, "f": {"$lte": rows[0]["now"]}}
+            changed = await self._documents.update_many(
+                {field: {"$elemMatch": old}}, {"$pull": {field: old}}
+            )
+            self._report = replace(self._report, tidied=self._report.tidied + changed)
+
+    def _tell(self) -> None:
+        if self._on_progress is not None:
+            self._on_progress(self._report)
+
+
+async def read_status(documents: Documents) -> PendingStatus:
+    """Count tokens and marks."""
+    field = documents.field
+    is_done = {"$ne": [{"$type": f"${field}.d"}, "missing"]}
+    rows = await documents.read(
+        [
+            *_each_element(field),
+            {
+                "$group": {
+                    "_id": None,
+                    "tokens": {"$sum": {"$cond": [is_done, 0, 1]}},
+                    "marks": {"$sum": {"$cond": [is_done, 1, 0]}},
+                    "oldest": {"$max": {"$cond": [is_done, None, "$age"]}},
+                }
+            },
+        ]
+    )
+    if not rows:
+        return PendingStatus(tokens=0, oldest=None, marks=0)
+    [row] = rows
+    oldest = None if row["oldest"] is None else row["oldest"] / 1000
+    return PendingStatus(tokens=row["tokens"], oldest=oldest, marks=row["marks"])
+
+
+_NOW = {"$project": {"_id": 0, "now": "$$NOW"}}
+
+
+def _with_elements(field: str) -> list[dict[str, Any]]:
+    return [{"$match": {f"{field}.f": {"$exists": True}}}]
+
+
+def _each_element(field: str) -> list[dict[str, Any]]:
+    return [
+        *_with_elements(field),
+        {"$project": {field: 1}},
+        {"$unwind": f"${field}"},
+        {"$set": {"age": {"$subtract": ["$$NOW", f"${field}.m"]}}},
+    ]

@@ -1,0 +1,199 @@
+"""Sending the commands of pending updates, as often as it takes."""
+
+import inspect
+import itertools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import anyio
+from bson.codec_options import CodecOptions
+from pymongo.errors import (
+    ConnectionFailure,
+    ExecutionTimeout,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+    WriteConcernError,
+    WriteError,
+)
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
+from pymongo.write_concern import WriteConcern
+
+from aioretry import Deadline, Outcome, outcome_of
+from aioretry.idempotent._pending_update import NEUTRAL, PendingUpdate
+
+T = TypeVar("T")
+
+DURABLE = WriteConcern(w="majority", j=True)
+LOCAL = ReadConcern("local")
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+_NOT_A_REPLICA_SET = 123
+# Errors of a server that is stepping down, shutting down or too busy, a lost cursor, no time left.
+_PASSING = frozenset(
+    {6, 7, 24, 43, 46, 50, 89, 91, 112, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436}
+)
+
+
+class Collection(Protocol):
+    """What is needed of a collection: one of aioretry, of Motor, or of PyMongo's asyncio."""
+
+    @property
+    def codec_options(self) -> CodecOptions[Any]:
+        """How documents are encoded."""
+        ...
+
+    def with_options(
+        self,
+        codec_options: Any = None,
+        read_preference: Any = None,
+        write_concern: Any = None,
+        read_concern: Any = None,
+    ) -> Any:
+        """Give the same collection with other options."""
+        ...
+
+
+class Documents:
+    """The documents of a collection, and the field in which they have their tokens."""
+
+    def __init__(self, collection: Collection, field: str) -> None:
+        self.field = field
+        self._collection = collection.with_options(
+            codec_options=NEUTRAL,
+            read_preference=ReadPreference.PRIMARY,
+            write_concern=DURABLE,
+            read_concern=LOCAL,
+        )
+
+    async def update_one(
+        self,
+        filter: Mapping[str, Any],
+        update: Mapping[str, Any],
+        array_filters: list[dict[str, Any]] | None = None,
+    ) -> bool:
+        """Send an update; return whether it matched."""
+        result = await self._collection.update_one(filter, update, array_filters=array_filters)
+        return bool(result.matched_count)
+
+    async def upsert(
+        self, filter: Mapping[str, Any], pipeline: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Send an update, which may create the document; return the array as it is then."""
+        document = await self._collection.find_one_and_update(
+            filter,
+            pipeline,
+            projection={f"{self.field}.t": 1, f"{self.field}.d": 1},
+            upsert=True,
+            return_document=True,
+        )
+        elements: list[dict[str, Any]] = document[self.field]
+        return elements
+
+    async def finish(self, update: PendingUpdate, *, mark: bool) -> bool:
+        """Apply a pending update; return whether it was this that applied it."""
+        return await self.update_one(
+            update.matching(self.field),
+            update.finishing(self.field, mark=mark),
+            update.array_filters(),
+        )
+
+    async def withdraw(self, update: PendingUpdate, *, mark: str | None) -> bool:
+        """Take a token away without its update; return whether it was still there."""
+        changes = update.withdrawing(self.field, mark=mark)
+        return await self.update_one(update.matching(self.field), changes)
+
+    async def update_many(self, filter: Mapping[str, Any], update: Mapping[str, Any]) -> int:
+        """Send an update of many; return how many documents it changed."""
+        result = await self._collection.update_many(filter, update)
+        return int(result.modified_count)
+
+    async def open_cursor(self, pipeline: list[dict[str, Any]], batch_size: int) -> Any:
+        """Begin an aggregation; return its cursor."""
+        cursor = self._collection.aggregate(pipeline, batchSize=batch_size)
+        return await cursor if inspect.isawaitable(cursor) else cursor
+
+    async def read(
+        self, pipeline: list[dict[str, Any]], read_concern: ReadConcern = LOCAL
+    ) -> list[dict[str, Any]]:
+        """Return what an aggregation finds on the primary."""
+        cursor = self._collection.with_options(read_concern=read_concern).aggregate(pipeline)
+        if inspect.isawaitable(cursor):
+            cursor = await cursor
+        return [row async for row in cursor]
+
+    async def read_latest(self, pipeline: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return what an aggregation finds once all that is acknowledged is visible."""
+        try:
+            return await self.read(pipeline, ReadConcern("linearizable"))
+        except OperationFailure as exc:
+            if exc.code != _NOT_A_REPLICA_SET:
+                raise
+        return await self.read(pipeline)
+
+    async def create_index(self) -> str:
+        """Create the index of documents with tokens; return its name."""
+        name = f"{self.field}_tokens"
+        keys = [(f"{self.field}.f", 1)]
+        return str(await self._collection.create_index(keys, sparse=True, name=name))
+
+
+async def repeat(
+    send: Callable[[], Awaitable[T]],
+    limit: Deadline | None,
+    on_failure: Callable[[PyMongoError], object] = lambda _: None,
+) -> T:
+    """Send a command that may be repeated: as often as time allows, or twice without a limit.
+
+    Args:
+        send: Sends it.
+        limit: When to end; each command ends by itself then.
+        on_failure: Is told of each failure.
+
+    Raises:
+        PyMongoError: The last failure, or one that does not pass.
+    """
+    for number in itertools.count():
+        try:
+            return await send()
+        except PyMongoError as exc:
+            on_failure(exc)
+            wait = _wait_after(exc, number, limit)
+            if wait is None:
+                raise
+        await anyio.sleep(wait)
+    raise AssertionError("unreachable")
+
+
+def may_pass(error: PyMongoError) -> bool:
+    """Tell whether a failure says nothing against sending the same once more."""
+    if isinstance(error, ConnectionFailure | WriteConcernError | ExecutionTimeout):
+        return True
+    if error.has_error_label("RetryableWriteError") or error.has_error_label("RetryableError"):
+        return True
+    return isinstance(error, OperationFailure) and error.code in _PASSING
+
+
+def may_have_arrived(error: PyMongoError) -> bool:
+    """Tell whether the command that failed can have changed something, now or later."""
+    outcome = outcome_of(error)
+    if outcome is not None:
+        return outcome is not Outcome.NOT_APPLIED
+    if not may_pass(error):
+        return False  # the server's own answer, or nothing was sent
+    return not isinstance(error, ServerSelectionTimeoutError)
+
+
+def is_refusal(error: PyMongoError) -> bool:
+    """Tell whether the server has refused an update for what it is."""
+    return isinstance(error, WriteError) and not may_pass(error)
+
+
+def _wait_after(error: PyMongoError, number: int, limit: Deadline | None) -> float | None:
+    if not may_pass(error) or (limit is None and number > 0):
+        return None
+    wait: float = min(_FIRST_WAIT * 2 ** min(number, 10), _LONGEST_WAIT)
+    if limit is not None and limit.remaining() <= wait:
+        return None
+    return wait

@@ -1,0 +1,223 @@
+"""The steps of saving versioned documents; each may be done again after any error."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
+from pymongo.read_preferences import ReadPreference
+
+from aioretry.idempotent._canonical import content_hash, snapshot
+from aioretry.idempotent._versions import (
+    Fields,
+    Verdict,
+    Version,
+    VersionConflict,
+    Versioned,
+    judge,
+)
+
+__all__ = ["Save", "Steps"]
+
+_ONLY_ID = {"_id": True}
+_IN_DOUBT = "aioretry: too much was saved since to tell whether this was applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """What is to be stored, and over what."""
+
+    id: Any
+    held: Version | None
+    """The version that is written over; None for a new document."""
+
+    new: Version
+    document: Mapping[str, Any]
+    """As the user gave it."""
+
+    stored: dict[str, Any]
+    """The document in BSON's own types."""
+
+    accept_equal: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is anything to write."""
+        return self.held is None or self.held.hash != self.new.hash
+
+
+class Steps:
+    """Commands on one collection, and what their answers mean.
+
+    Args:
+        collection: The user's.
+        fields: Which fields count.
+    """
+
+    def __init__(self, collection: Any, fields: Fields) -> None:
+        self._codec_options = collection.codec_options
+        self._collection = collection.with_options(read_preference=ReadPreference.PRIMARY)
+        self._fields = fields
+
+    def hash(self, document: Mapping[str, Any], algorithm: str = "sha256") -> str:
+        """Return the hash of what counts of a document."""
+        content = snapshot(self._fields.content(document), self._codec_options)
+        return content_hash(content, algorithm)
+
+    def snapshot(self, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return a document as it is stored, and its hash."""
+        stored = snapshot(document, self._codec_options)
+        return stored, content_hash(self._fields.content(stored))
+
+    def version(self, document: Mapping[str, Any]) -> Version | None:
+        """Return the version that a document carries."""
+        return Version.parse(document.get(self._fields.version))
+
+    def held(self, document: Mapping[str, Any]) -> tuple[Any, Version]:
+        """Return a document's id, and the version that it was read with.
+
+        Raises:
+            ValueError: It has no id, or no version.
+        """
+        if "_id" not in document:
+            raise ValueError("the document has no _id")
+        version = self.version(document)
+        if version is None:
+            raise ValueError(
+                f"the document has no version in {self._fields.version!r}: read it as a whole, "
+                "or create it"
+            )
+        return document["_id"], version
+
+    def saved(self, save: Save) -> Versioned:
+        """Return the result of a save that was done."""
+        version = save.new if save.held is None or save.changes else save.held
+        carried = {"_id": save.id, self._fields.version: version.stored()}
+        return Versioned(save.id, version.hash, save.changes, {**save.document, **carried})
+
+    def found(self, stored: Mapping[str, Any], *, written: bool = False) -> Versioned:
+        """Return the result for a document that was there already."""
+        identity, version = self.held(stored)
+        return Versioned(identity, version.hash, written, dict(stored))
+
+    async def create_index(self, *, unique: bool) -> str:
+        """Make the index on the hashes; old documents are not in it."""
+        keys = [(f"{self._fields.version}.hash", 1)]
+        name: str = await self._collection.create_index(keys, unique=unique, sparse=True)
+        return name
+
+    async def read(self, identity: Any, _lost: PyMongoError | None) -> Mapping[str, Any]:
+        """Return the document with an id.
+
+        Raises:
+            VersionConflict: There is none.
+        """
+        stored = await self._find(identity)
+        if stored is None:
+            raise VersionConflict("there is no such document")
+        return stored
+
+    async def create(self, save: Save, lost: PyMongoError | None) -> Versioned:
+        """Insert a document, or find the one that was inserted before."""
+        try:
+            await self._collection.insert_one(dict(save.stored))
+        except DuplicateKeyError as exc:
+            duplicate = exc
+        else:
+            return self.saved(save)
+        stored = await self._find(save.id)
+        if stored is None:
+            path = f"{self._fields.version}.hash"
+            stored = await self._collection.find_one({path: {"$eq": save.new.hash}})
+        if stored is not None:
+            return self._created_before(save, stored, lost)
+        if (duplicate.details or {}).get("keyPattern") == {"_id": 1}:
+            raise AutoReconnect("the document that was in the way is gone again") from duplicate
+        raise duplicate
+
+    async def save(self, save: Save, lost: PyMongoError | None) -> Versioned:
+        """Write over the version that was read, or find out who else has."""
+        assert save.held is not None  # noqa: S101 - for type checkers
+        if await self._swap(save, save.held):
+            return self.saved(save)
+        stored = await self._find(save.id)
+        version = None if stored is None else self.version(stored)
+        match judge(version, save.held, save.new, reply_lost=lost is not None):
+            case Verdict.SAVED if stored is not None:
+                return self.found(stored, written=True)
+            case Verdict.EQUAL if save.accept_equal and stored is not None:
+                return self.found(stored)
+            case Verdict.BEHIND:
+                raise AutoReconnect("a server has answered that is behind")
+            case Verdict.IN_DOUBT if lost is not None:
+                lost.add_note(_IN_DOUBT)
+                raise lost
+        raise self._conflict(save.held, save.new.hash, stored) from lost
+
+    async def delete(self, identity: Any, held: Version, lost: PyMongoError | None) -> None:
+        """Delete the version that was read, or find out who has saved another one."""
+        match = held.filter(self._fields.version, identity)
+        if await self._collection.find_one_and_delete(match, projection=_ONLY_ID) is not None:
+            return
+        stored = await self._find(identity)
+        if stored is None:
+            return
+        version = self.version(stored)
+        if version is not None and version.saves[0] == held.saves[0]:
+            raise AutoReconnect("a server has answered that is behind")
+        raise self._conflict(held, None, stored) from lost
+
+    def _created_before(
+        self, save: Save, stored: Mapping[str, Any], lost: PyMongoError | None
+    ) -> Versioned:
+        version = self.version(stored)
+        if version is not None and save.new.saves[0] in version.saves:
+            return self.found(stored, written=True)
+        if version is not None and self._is_same(save, version):
+            return self.found(stored)
+        raise VersionConflict(
+            "another document has this _id",
+            new=save.new.hash,
+            stored=version,
+            stored_document=stored,
+        ) from lost
+
+    def _is_same(self, save: Save, stored: Version) -> bool:
+        if stored.algorithm != "sha256":
+            return stored.hash == self.hash(save.stored, stored.algorithm)
+        return save.new.hash in {stored.created, stored.hash}
+
+    async def _swap(self, save: Save, held: Version) -> bool:
+        """Tell whether the document had the version that it was read with, and is saved now."""
+        match = held.filter(self._fields.version, save.id)
+        if not save.changes:
+            return await self._collection.find_one(match, _ONLY_ID) is not None
+        if self._fields.all_count:
+            replacement = {**save.stored, self._fields.version: save.new.stored()}
+            found = await self._collection.find_one_and_replace(
+                match, replacement, projection=_ONLY_ID
+            )
+        else:
+            update = self._fields.swap(self._fields.content(save.stored), save.new)
+            found = await self._collection.find_one_and_update(match, update, projection=_ONLY_ID)
+        return found is not None
+
+    async def _find(self, identity: Any) -> Mapping[str, Any] | None:
+        match = {"_id": {"$eq": identity}}
+        found: Mapping[str, Any] | None = await self._collection.find_one(match)
+        return found
+
+    def _conflict(
+        self, held: Version, new: str | None, stored: Mapping[str, Any] | None
+    ) -> VersionConflict:
+        if stored is None:
+            message = "there is no such document any more"
+        else:
+            message = "the document was saved by somebody else since it was read"
+        return VersionConflict(
+            message,
+            expected=held,
+            new=new,
+            stored=None if stored is None else self.version(stored),
+            stored_document=stored,
+        )

@@ -21,7 +21,8 @@ A module imports only from lower ones:
     errors  events  deadlines           what users see of a write, and its time limits
     _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
 
-``testing`` is the public test kit; it stands beside this table.
+``idempotent`` holds recipes that are built on the names below. ``testing`` is the public test kit;
+it stands beside this table.
 """
 
 from aioretry._driver import ThreadCounts

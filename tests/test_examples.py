@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,33 @@ def test_increments(shared_set):
     )
     assert 0 == ended.returncode, ended.stderr
     assert "sold: 60" == ended.stdout.splitlines()[-1]
+
+
+def test_import_once(shared_set):
+    """An import that is run again finds all that it has imported."""
+    collection = f"c{uuid.uuid4().hex[:12]}"
+    for number, new in ((50, 50), (80, 30)):
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "examples/import_once.py",
+                shared_set.uri,
+                *("--collection", collection),
+                *("--number", str(number)),
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert 0 == ended.returncode, ended.stderr
+        assert ended.stdout.splitlines() == [
+            f"new: {new}",
+            f"there before: {number - new}",
+            "conflicts: 0",
+            f"stored: {number}",
+        ]
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,19 @@ A module imports only from lower ones, and from aioretry's public names:
     _pending_apply  _pending_cleanup    one update in two steps; finishing those that were left
     _pending_sending                    sending a step until it is answered
     _pending_update  _pending_values    what is stored with a token (pure); results and errors
+    _insert_once                        inserting a document once
+    _many                               updating and deleting many, as often as it takes
+    _operators  _pipelines  _filters    what an update does when it is run again (pure)
+    _repeat  _paths                     runs that are repeated; paths of fields (pure)
     _versioned                          documents that carry the hash of their content
     _versioned_steps                    their commands, and what the answers mean
     _versioned_repeats                  doing a step again after a lost reply
     _versions  _canonical               who has won (pure); one form of BSON for one content (pure)
 """
 
+from aioretry.idempotent._insert_once import InsertConflict, InsertOnceResult, insert_once
+from aioretry.idempotent._many import DeleteManyResult, UpdateManyResult, delete_many, update_many
+from aioretry.idempotent._operators import NotIdempotentError
 from aioretry.idempotent._pending import PendingUpdates
 from aioretry.idempotent._pending_values import (
     AppliedUpdate,
@@ -31,7 +38,11 @@ from aioretry.idempotent._versions import VersionConflict, Versioned
 __all__ = [
     "AppliedUpdate",
     "CleanUpReport",
+    "DeleteManyResult",
     "FailedToken",
+    "InsertConflict",
+    "InsertOnceResult",
+    "NotIdempotentError",
     "PendingError",
     "PendingStatus",
     "PendingUpdates",
@@ -39,8 +50,12 @@ __all__ = [
     "TokenExpiredError",
     "TooManyPendingError",
     "UpdateInterruptedError",
+    "UpdateManyResult",
     "UpdateRefusedError",
     "VersionConflict",
     "Versioned",
     "VersionedDocuments",
+    "delete_many",
+    "insert_once",
+    "update_many",
 ]

@@ -1,0 +1,63 @@
+"""Fixtures of the tests that know each driver, on a replica set and on a standalone server."""
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from pymongo import MongoClient
+
+from aioretry.testing import ReplicaSet, Standalone
+from tests.idempotent.drivers import DATABASE, DRIVERS, collection_of
+
+
+@pytest.fixture(scope="module")
+def shared_standalone(server_version: str | None) -> Iterator[Standalone]:
+    """A standalone server behind a proxy, for the tests of one file."""
+    with Standalone(version=server_version, faults=True) as server:
+        yield server
+
+
+@pytest.fixture
+async def standalone(shared_standalone: Standalone) -> AsyncIterator[Standalone]:
+    """The same; what a test breaks is healed after it."""
+    yield shared_standalone
+    await shared_standalone.heal()
+
+
+@pytest.fixture(params=["replica_set", "standalone"])
+def servers(request: pytest.FixtureRequest) -> ReplicaSet | Standalone:
+    """The one, and the other."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    """The name of a driver."""
+    return request.param
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of a collection of the test's own."""
+    return f"c{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def things(driver: str, servers: ReplicaSet | Standalone, name: str) -> AsyncIterator[object]:
+    """The collection, by a driver."""
+    async with collection_of(driver, servers.uri, name) as collection:
+        yield collection
+
+
+@pytest.fixture
+def seen(servers: ReplicaSet | Standalone, name: str) -> Iterator[object]:
+    """The collection, to look at what is stored; no fault strikes it."""
+    with MongoClient(servers.uri) as client:
+        yield client[DATABASE][name]
+
+
+@pytest.fixture
+def own_collection(shared_standalone: Standalone, name: str) -> Iterator[object]:
+    """A collection by PyMongo, on the standalone server."""
+    with MongoClient(shared_standalone.uri) as client:
+        yield client[DATABASE][name]

@@ -2,10 +2,12 @@
 
 A module imports only from lower ones:
 
+    idempotent                          recipes of writes that can be repeated safely
     client  session  database  collection
                                         the wrappers around Motor's classes
     _definitions  _overload             what is passed through: overload retries of an old PyMongo
     operation                           one operation: session, deadline, history
+    _keyed                              its writes, if it has a key
     _write_path                         the parts that the writes of one client share
     _coalesce                           group commit: inserts that wait, to travel together
     _coalesced  _shared_insert  _shares one of them; their command; what each is told of its end
@@ -18,6 +20,7 @@ A module imports only from lower ones:
     _commands  _statements  _arguments  what is sent, and what users give for it
     _selection  _sessions  _replies     waiting for a server; leases; what replies say
     _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
+    sources                             who says how a write with a key is sent
     errors  events  deadlines           what users see of a write, and its time limits
     _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
 
@@ -44,13 +47,23 @@ from aioretry.errors import (
 from aioretry.events import Hook, RetryScheduled
 from aioretry.operation import Operation
 from aioretry.session import RetryMotorClientSession
+from aioretry.sources import (
+    KeyedStatement,
+    KnownReply,
+    OperationKey,
+    SessionId,
+    StatementSource,
+)
 
 __all__ = [
     "Attempt",
     "Deadline",
     "DeadlineExceeded",
     "Hook",
+    "KeyedStatement",
+    "KnownReply",
     "Operation",
+    "OperationKey",
     "Outcome",
     "PartialResult",
     "ResolveError",
@@ -59,6 +72,8 @@ __all__ = [
     "RetryMotorCollection",
     "RetryMotorDatabase",
     "RetryScheduled",
+    "SessionId",
+    "StatementSource",
     "ThreadCounts",
     "attempts_of",
     "deadline",

@@ -20,10 +20,12 @@ from aioretry._driver import (
     Lease,
     Numbering,
     ServerKind,
+    ServerView,
 )
 from aioretry._flight import Flight, Statement
 from aioretry._racing import Race
 from aioretry._selection import Selection
+from aioretry._sessions import NO_LEASE
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt, DeadlineExceeded, ResolveError, links_of
@@ -75,6 +77,31 @@ class Coordinator:
         )
         numbering = Numbering.IF_SUPPORTED if self._policy.retry_writes else Numbering.NEVER
         return Statement(command, lease, deadline, numbering)
+
+    @property
+    def retries_writes(self) -> bool:
+        """Whether the client's options allow it."""
+        return self._policy.retry_writes
+
+    async def servers(
+        self, command: Command[Any], deadline: Deadline | None
+    ) -> tuple[ServerView, ...]:
+        """Return the servers that a write may go to; wait until there is one.
+
+        Args:
+            command: What waits.
+            deadline: When the waiting ends, or None.
+
+        Raises:
+            DeadlineExceeded: There was none in time.
+            ServerSelectionTimeoutError: The same, where there is no deadline.
+        """
+        waiting = Statement(command, NO_LEASE, deadline, Numbering.NEVER)
+        while True:
+            await self._find_server(waiting)
+            found = tuple(self.driver.view().writable.values())
+            if found:
+                return found
 
     def can_launch(self, statement: Statement) -> bool:
         """Tell whether an attempt can begin now, without waiting for anything.

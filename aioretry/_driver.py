@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
+from bson.binary import Binary
 from bson.codec_options import CodecOptions
 from pymongo.errors import OperationFailure
 from pymongo.write_concern import WriteConcern
@@ -390,6 +391,14 @@ class Driver(Protocol):
 
     def session(self) -> ServerSession:
         """Lease a server session from the driver's pool; no I/O."""
+        ...
+
+    def session_of(self, session_id: Binary) -> ServerSession:
+        """Return a server session of a chosen id, which is never pooled; no I/O.
+
+        Args:
+            session_id: A UUID of version 4, of binary subtype 4.
+        """
         ...
 
     def add_label(self, error: BaseException, label: str) -> None:

@@ -85,6 +85,15 @@ class Statement:
         # That clock may stand still while the machine sleeps, and the other one may be set.
         return max(now - self.began, time.time() - self.began_at)
 
+    def began_before(self, now: float, age: float) -> None:
+        """Note that another process may have made the first attempt.
+
+        Args:
+            now: What the event loop's clock says.
+            age: How long ago, in seconds.
+        """
+        self.began, self.began_at = now - age, time.time() - age
+
     def may_be_forgotten(self, now: float) -> bool:
         """Tell whether a server may take the command's next attempt for its first.
 

@@ -77,6 +77,14 @@ class SessionLease:
             session.close(discard=self._discard)
 
 
+def _refuse() -> ServerSession:
+    raise AssertionError("nothing is sent over this lease")
+
+
+NO_LEASE = SessionLease(_refuse)
+"""For what only waits."""
+
+
 class CommandNumber:
     """The transaction number of one command: taken once, sent with every attempt."""
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
+from bson.binary import Binary
 from pymongo.errors import InvalidOperation
 
 from aioretry._coordinator import Coordinator
@@ -116,6 +117,14 @@ class WritePath:
         if session is None:
             return SessionLease(self._driver.session)
         return SessionLease(partial(self._user_session, session), self._turn_in(session))
+
+    def lease_of(self, session_id: Binary) -> SessionLease:
+        """Return a lease of a session whose id is chosen.
+
+        Args:
+            session_id: A UUID of version 4, of binary subtype 4.
+        """
+        return SessionLease(partial(self._driver.session_of, session_id))
 
     def _turn_in(self, session: object) -> anyio.Lock | None:
         # The server takes no transaction number below one that it has seen, and commands that are

@@ -27,6 +27,7 @@ from aioretry._motor import AgnosticClientSession, AsyncIOMotorDatabase, Collect
 from aioretry._write import Write
 from aioretry._write_path import WritePath
 from aioretry.operation import Operation
+from aioretry.sources import OperationKey
 
 __all__ = ["RetryMotorCollection"]
 
@@ -135,12 +136,16 @@ class RetryMotorCollection(Definitions[DocumentT]):
         view._coalescing = Coalescing.of(max_documents, max_bytes)
         return view  # type: ignore[no-any-return]
 
-    def operation(self, timeout: float | None = None) -> Operation:
+    def operation(
+        self, timeout: float | None = None, *, key: OperationKey | None = None
+    ) -> Operation:
         """Begin an operation: an implicit session, a deadline and a history.
 
         Args:
             timeout: How long the operation may take, in seconds from entering its block; a
                 surrounding deadline that is nearer counts. None sets no limit of its own.
+            key: Makes the same writes under the same key happen once, from whichever process; see
+                :class:`aioretry.idempotent.Keys`. None lets each call write.
 
         Returns:
             The operation, to be entered with ``async with``.
@@ -154,7 +159,8 @@ class RetryMotorCollection(Definitions[DocumentT]):
             raise ConfigurationError(
                 "operation() needs an acknowledged write concern; this collection has w: 0"
             )
-        return Operation(self._write_path, self._target(), timeout)
+        source = None if key is None else key.source(self)
+        return Operation(self._write_path, self._target(), timeout, source)
 
     def insert_one(  # type: ignore[override]
         self,

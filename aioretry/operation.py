@@ -20,12 +20,14 @@ from aioretry._bulk_write import BulkRun, explain_unplanned
 from aioretry._commands import Target
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Command
+from aioretry._keyed import KeyedWrites
 from aioretry._motor import add_requests
 from aioretry._sessions import SessionLease
 from aioretry._write import explain, result_of
 from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, validate_seconds
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome
+from aioretry.sources import StatementSource
 
 __all__ = ["Operation"]
 
@@ -39,8 +41,15 @@ class Operation:
     their attempts in :attr:`attempts`.
     """
 
-    def __init__(self, path: WritePath, target: Target, timeout: float | None) -> None:
+    def __init__(
+        self,
+        path: WritePath,
+        target: Target,
+        timeout: float | None,
+        source: StatementSource | None = None,
+    ) -> None:
         self._path = path
+        self._keyed = None if source is None else KeyedWrites(path, source)
         self._target = target
         self._timeout = validate_seconds("timeout", timeout)
         self._history: list[Attempt] = []
@@ -59,6 +68,17 @@ class Operation:
         """What was sent to whom and what came of it, oldest first; also after the block."""
         return tuple(self._history)
 
+    @property
+    def replayed(self) -> bool | None:
+        """Whether the latest write was not applied by this call, because another call had done so.
+
+        True if it was answered from memory. False if this call has applied it. None if nobody can
+        tell: the operation has no key, the write has not ended well, the server does not say so
+        (before MongoDB 6.0, or behind a router), or an earlier attempt of this call may have
+        applied it as well.
+        """
+        return None if self._keyed is None else self._keyed.replayed
+
     async def __aenter__(self) -> Self:
         if self._coordinator is not None:
             raise InvalidOperation("this operation was entered already")
@@ -76,6 +96,8 @@ class Operation:
         self._has_left = True
         if not self._busy:  # else a task of the user's still writes, and ends it
             self._end_lease(discard=False)
+        if self._keyed is not None:
+            await self._keyed.close(exc, self._limit())
 
     async def insert_one(
         self,
@@ -86,7 +108,10 @@ class Operation:
         """Insert a document; as ``collection.insert_one()``."""
         return await self._write(
             lambda target: _commands.insert_one(
-                target, document, bypass_document_validation, comment
+                target,
+                document if self._keyed is None else self._keyed.identified(document),
+                bypass_document_validation,
+                comment,
             )
         )
 
@@ -311,6 +336,8 @@ class Operation:
         )
 
     async def _write(self, build: Callable[[Target], Command[T]]) -> T:
+        if self._keyed is not None:
+            return await self._write_keyed(self._keyed, build)
         coordinator, lease, deadline = self._begin()
         statement = None
         try:
@@ -327,7 +354,20 @@ class Operation:
         finally:
             self._end([] if statement is None else statement.attempts)
 
+    async def _write_keyed(self, keyed: KeyedWrites, build: Callable[[Target], Command[T]]) -> T:
+        coordinator, _, deadline = self._begin()
+        attempts: list[Attempt] = []
+        try:
+            return await keyed.write(coordinator, lambda: build(self._target), deadline, attempts)
+        finally:
+            self._end(attempts)
+
     async def _write_bulk(self, plan: Callable[[Target], _plans.Plan[T]]) -> T:
+        if self._keyed is not None:
+            raise InvalidOperation(
+                "an operation with a key has no insert_many and bulk_write: write one document "
+                "after the other"
+            )
         if self._path.encrypts:
             raise ConfigurationError(
                 "operation() has no insert_many and bulk_write for a client with automatic "
@@ -353,9 +393,11 @@ class Operation:
         if self._lease is None:
             self._lease = self._path.lease()
         self._busy = True
+        return self._coordinator, self._lease, self._limit()
+
+    def _limit(self) -> Deadline | None:
         limit = self._path.surrounding_deadline()
-        deadline = self._deadline if limit is None else limit.nearer(self._deadline)
-        return self._coordinator, self._lease, deadline
+        return self._deadline if limit is None else limit.nearer(self._deadline)
 
     def _end(self, attempts: list[Attempt]) -> None:
         self._busy = False

@@ -13,7 +13,7 @@ PACKAGE = Path(aioretry.__file__).parent
 RANKS = [
     {"errors", "events", "_encoded", "_pymongo_timeout"},
     {"deadlines"},
-    {"_verdict", "_transactions", "_driver"},
+    {"_verdict", "_transactions", "_driver", "sources"},
     {"_arguments", "_replies", "_sessions", "_selection", "_threads"},
     {"_commands", "_statements", "_motor", "_flight"},
     {"_bulk", "_racing"},
@@ -21,7 +21,7 @@ RANKS = [
     {"_plans", "_running", "_vague", "_write_path"},
     {"_resolution"},
     {"_write"},
-    {"_bulk_write", "_coalesced", "_shares"},
+    {"_bulk_write", "_coalesced", "_keyed", "_shares"},
     {"_shared_insert"},
     {"_coalesce"},
     {"operation", "_overload"},

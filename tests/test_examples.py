@@ -69,10 +69,10 @@ class TestYourService:
         assert SECONDS.sub("... s", shown) in SECONDS.sub("... s", result.stdout)
 
 
-def test_group_commit(shared_set):
-    """Each of many inserts that travel together is told how its own has ended."""
+def lines_of(example: str, *arguments: str) -> list[str]:
+    """What an example prints, which has to end well."""
     ended = subprocess.run(
-        [sys.executable, "examples/group_commit.py", shared_set.uri, "--number", "2000"],
+        [sys.executable, f"examples/{example}.py", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -80,68 +80,48 @@ def test_group_commit(shared_set):
         check=False,
     )
     assert 0 == ended.returncode, ended.stderr
-    outcomes = ended.stdout.splitlines()
+    return ended.stdout.splitlines()
+
+
+def test_group_commit(shared_set):
+    """Each of many inserts that travel together is told how its own has ended."""
+    outcomes = lines_of("group_commit", shared_set.uri, "--number", "2000")
     assert ["applied: 1999", "not applied: 1", "unknown: 0"] == outcomes[:3]
     assert outcomes[3].startswith("stored: 1999, in ")
 
 
+def test_idempotency_keys(shared_set):
+    """Each order is taken once, however often its request comes."""
+    taken = "15 requests, 5 orders, the same answers: True"
+    conflict = "write 1 under this key is insert_one as it was first, but its arguments are others"
+    assert [taken, conflict] * 2 == lines_of("idempotency_keys", shared_set.uri, "--number", "5")
+
+
 def test_versioned_documents(shared_set):
     """Of those who edit at once one wins, the others are told, and each signs once."""
-    ended = subprocess.run(
-        [sys.executable, "examples/versioned_documents.py", shared_set.uri, "--number", "10"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert 0 == ended.returncode, ended.stderr
     assert [
         "created: 1",
         "renamed: 1, told that another was first: 9",
         "signed: 10",
-    ] == ended.stdout.splitlines()
+    ] == lines_of("versioned_documents", shared_set.uri, "--number", "10")
 
 
 def test_increments(shared_set):
     """Whenever a caller loses patience, each update that is asked for again counts once."""
-    ended = subprocess.run(
-        [sys.executable, "examples/increments.py", shared_set.uri, "--number", "60"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert 0 == ended.returncode, ended.stderr
-    assert "sold: 60" == ended.stdout.splitlines()[-1]
+    assert "sold: 60" == lines_of("increments", shared_set.uri, "--number", "60")[-1]
 
 
 def test_import_once(shared_set):
     """An import that is run again finds all that it has imported."""
     collection = f"c{uuid.uuid4().hex[:12]}"
     for number, new in ((50, 50), (80, 30)):
-        ended = subprocess.run(
-            [
-                sys.executable,
-                "examples/import_once.py",
-                shared_set.uri,
-                *("--collection", collection),
-                *("--number", str(number)),
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert 0 == ended.returncode, ended.stderr
-        assert ended.stdout.splitlines() == [
+        options = ("--collection", collection, "--number", str(number))
+        assert [
             f"new: {new}",
             f"there before: {number - new}",
             "conflicts: 0",
             f"stored: {number}",
-        ]
+        ] == lines_of("import_once", shared_set.uri, *options)
 
 
 @pytest.mark.parametrize(

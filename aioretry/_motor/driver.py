@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pymongo
+from bson.binary import Binary
 from pymongo.errors import InvalidOperation, PyMongoError
 
 from aioretry._driver import (
@@ -18,7 +19,7 @@ from aioretry._motor.attempts import Attempts
 from aioretry._motor.dispatch import Dispatch, Entry
 from aioretry._motor.options import uses_more
 from aioretry._motor.prober import Prober
-from aioretry._motor.sessions import ImplicitSession
+from aioretry._motor.sessions import ChosenSession, ImplicitSession
 from aioretry._motor.views import Views
 from aioretry._threads import ThreadPool
 
@@ -113,6 +114,10 @@ class MotorDriver:
     def session(self) -> ServerSession:
         """Lease a server session from PyMongo's pool."""
         return ImplicitSession(self._delegate)
+
+    def session_of(self, session_id: Binary) -> ServerSession:
+        """Return a server session of a chosen id, whose first number is 1."""
+        return ChosenSession(self._delegate, session_id)
 
     def add_label(self, error: BaseException, label: str) -> None:
         """Add a label to an error of PyMongo's."""

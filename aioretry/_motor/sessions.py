@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pymongo
+from bson.binary import Binary
+from bson.int64 import Int64
 from motor.motor_asyncio import AsyncIOMotorClientSession
 from pymongo.client_session import ClientSession
 from pymongo.errors import InvalidOperation, PyMongoError
@@ -195,6 +197,50 @@ class ImplicitSession:
             topology = self._delegate._get_topology()
             minutes = topology.description.logical_session_timeout_minutes
             self._server_session = topology.get_server_session(minutes)
+        return self._server_session
+
+
+class _ChosenServerSession:
+    """What PyMongo's session objects need of a server session, with an id that was chosen."""
+
+    def __init__(self, session_id: Binary) -> None:
+        self.session_id = {"id": session_id}
+        self.last_use = time.monotonic()
+        self.transaction_id = Int64(0)
+        self.dirty = False
+        self.generation = 0
+
+    def inc_transaction_id(self) -> None:
+        """Take the next number."""
+        self.transaction_id = Int64(self.transaction_id + 1)
+
+    def mark_dirty(self) -> None:
+        """Note that a command over it may still run."""
+        self.dirty = True
+
+    def timed_out(self, session_timeout_minutes: int | None) -> bool:
+        """Return that it can be used: it is not kept for long."""
+        del session_timeout_minutes
+        return False
+
+
+class ChosenSession(ImplicitSession):
+    """A session of a chosen id, by which a server recognises what another process has sent.
+
+    It is never pooled: a later write over it would be taken for a repetition, or make the server
+    forget what is to be recognised.
+    """
+
+    def __init__(self, delegate: pymongo.MongoClient[Any], session_id: Binary) -> None:
+        super().__init__(delegate)
+        self._session_id = session_id
+
+    def close(self, *, discard: bool) -> None:
+        pass
+
+    def _leased(self) -> Any:
+        if self._server_session is None:
+            self._server_session = _ChosenServerSession(self._session_id)
         return self._server_session
 
 

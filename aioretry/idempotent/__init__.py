@@ -2,6 +2,12 @@
 
 A module imports only from lower ones, and from aioretry's public names:
 
+    _keys                               idempotency keys, and what operations ask of them
+    _keys_native  _durable              a key's writes: remembered by the servers, or by a record
+    _durable_transaction                the writes of a durable key, in one transaction
+    _keys_records  _keys_ending         records of keys; ending the sessions that were chosen
+    _keys_rate  _keys_derived           how many a second; session ids and fingerprints (pure)
+    _errors                             what they raise
     _pending                            updates of any kind, exactly once, by a token
     _pending_apply  _pending_cleanup    one update in two steps; finishing those that were left
     _pending_sending                    sending a step until it is answered
@@ -16,7 +22,9 @@ A module imports only from lower ones, and from aioretry's public names:
     _versions  _canonical               who has won (pure); one form of BSON for one content (pure)
 """
 
+from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
 from aioretry.idempotent._insert_once import InsertConflict, InsertOnceResult, insert_once
+from aioretry.idempotent._keys import IdempotencyKey, Keys
 from aioretry.idempotent._many import DeleteManyResult, UpdateManyResult, delete_many, update_many
 from aioretry.idempotent._operators import NotIdempotentError
 from aioretry.idempotent._pending import PendingUpdates
@@ -40,8 +48,12 @@ __all__ = [
     "CleanUpReport",
     "DeleteManyResult",
     "FailedToken",
+    "IdempotencyConflict",
+    "IdempotencyKey",
     "InsertConflict",
     "InsertOnceResult",
+    "KeyExpiredError",
+    "Keys",
     "NotIdempotentError",
     "PendingError",
     "PendingStatus",

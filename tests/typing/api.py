@@ -23,6 +23,7 @@ from aioretry import (
     Deadline,
     Hook,
     Operation,
+    OperationKey,
     Outcome,
     PartialResult,
     RetryClient,
@@ -35,6 +36,7 @@ from aioretry import (
     outcome_of,
     partial_result_of,
 )
+from aioretry.idempotent import Keys
 
 
 def hook(event: RetryScheduled) -> None:
@@ -113,6 +115,13 @@ async def operations(things: RetryMotorCollection[dict[str, Any]]) -> None:
         assert_type(op, Operation)
         assert_type(await op.insert_one({}), InsertOneResult)
     assert_type(op.attempts, tuple[Attempt, ...])
+    async with Keys(b"sixteen bytes or more", "shop") as keys:
+        key: OperationKey = keys("order-42", durable=True)
+        async with things.operation(key=key) as keyed:
+            assert_type(await keyed.insert_one({}), InsertOneResult)
+        async with things.operation(5, key=keys(b"order-42")) as keyed:
+            await keyed.delete_one({})
+        assert_type(keyed.replayed, bool | None)
 
 
 async def limits() -> None:

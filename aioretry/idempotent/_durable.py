@@ -1,0 +1,138 @@
+"""Keys that are good for days: record, writes and replies in one transaction."""
+
+from typing import Any
+
+import anyio
+from pymongo.errors import ConfigurationError, InvalidOperation
+
+from aioretry import (
+    KeyedStatement,
+    KnownReply,
+    RetryMotorCollection,
+    RetryMotorDatabase,
+    SessionId,
+)
+from aioretry.idempotent._durable_transaction import Request, TakenError, Transaction
+from aioretry.idempotent._errors import IdempotencyConflict
+from aioretry.idempotent._keys_derived import Names
+from aioretry.idempotent._keys_records import Records, require_same
+
+_PAUSE = 0.05
+
+
+class DurableSource:
+    """Executes each statement of an operation in a transaction, or knows its reply.
+
+    Args:
+        names: What follows from the key.
+        database: What is written to.
+        records: Where the replies are kept.
+    """
+
+    def __init__(self, names: Names, database: RetryMotorDatabase[Any], records: Records) -> None:
+        self._names = names
+        self._database = database
+        self._records = records
+        self._told: list[Request] = []
+        self._stored: list[Any] | None = None
+        self._transaction: Transaction | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the commit may have arrived."""
+        return self._transaction is not None and self._transaction.in_doubt
+
+    def new_id(self, index: int) -> Any:
+        """Return the ``_id`` of a document that is inserted without one."""
+        return self._names.document_id(index)
+
+    async def begin(self, statement: KeyedStatement) -> KnownReply:
+        """Execute a statement, or give the reply that another call has got."""
+        if statement.is_encrypted:
+            raise ConfigurationError(
+                "a client with automatic encryption can't have durable keys: the replies are kept "
+                "as they are decrypted"
+            )
+        fingerprint = self._names.fingerprint(statement.index, statement.command)
+        request = Request(statement, fingerprint)
+        records = await self._records.of(self._database)
+        while True:
+            if self._transaction is None and self._stored is None:
+                await self._find(records)
+            if self._stored is not None:
+                return self._replay(request, self._stored)
+            try:
+                reply = await self._execute(request, records)
+            except TakenError:  # another call was faster; it may not be visible yet
+                self._transaction = None
+                await anyio.sleep(_PAUSE)
+            else:
+                self._told.append(request)
+                return KnownReply(reply, replayed=False)
+
+    def end(self, answer: SessionId) -> None:
+        """No session is given."""
+
+    def explain(self, error: Exception) -> Exception | None:
+        """Leave errors as they are."""
+        del error
+        return None
+
+    async def close(self, error: BaseException | None, *, failed: bool) -> None:
+        """Commit, or abort if anything has failed."""
+        transaction = self._transaction
+        if transaction is None:
+            return
+        if error is None and not failed:
+            await self._commit(transaction)
+            return
+        await transaction.abort()
+        if error is None:
+            raise InvalidOperation(
+                "a write of this operation has failed, so that none of it is applied; repeat the "
+                "whole operation with the same key"
+            )
+
+    async def _execute(
+        self, request: Request, records: RetryMotorCollection[dict[str, Any]]
+    ) -> bytes:
+        if self._transaction is None:
+            self._transaction = Transaction(self._database, records, self._names.record_id())
+        return await self._transaction.execute(request)
+
+    async def _commit(self, transaction: Transaction) -> None:
+        try:
+            await transaction.commit()
+        except TakenError:
+            self._transaction = None
+            records = await self._records.of(self._database)
+            while self._stored is None:
+                await anyio.sleep(_PAUSE)
+                await self._find(records)
+
+    async def _find(self, records: RetryMotorCollection[dict[str, Any]]) -> None:
+        record = await records.find_one({"_id": self._names.record_id()})
+        if record is not None:
+            stored: list[Any] = record["statements"]
+            self._adopt(stored)
+            self._stored = stored
+
+    def _adopt(self, stored: list[Any]) -> None:
+        # Another call has committed while this one was to begin anew: what was told has to be true.
+        told = [request.reply for request in self._told]
+        if told != [each["reply"] for each in stored[: len(told)]]:
+            raise IdempotencyConflict(
+                "another call with this key was faster, and was answered otherwise; repeat the "
+                "operation to get its answers"
+            )
+
+    def _replay(self, request: Request, stored: list[Any]) -> KnownReply:
+        statement = request.statement
+        if statement.index >= len(stored):
+            raise IdempotencyConflict(
+                f"this key was used for {len(stored)} writes, and this is write "
+                f"{statement.index + 1}"
+            )
+        record = stored[statement.index]
+        require_same(statement, request.fingerprint, record)
+        return KnownReply(bytes(record["reply"]), replayed=True)

@@ -1,0 +1,204 @@
+"""A transaction that is fed with one write after the other, and begun anew where that can help."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import DocumentTooLarge, DuplicateKeyError, InvalidOperation, PyMongoError
+
+from aioretry import (
+    DeadlineExceeded,
+    KeyedStatement,
+    RetryMotorClientSession,
+    RetryMotorCollection,
+    RetryMotorDatabase,
+)
+from aioretry.idempotent._keys_records import MAJORITY
+
+_RAW: CodecOptions[RawBSONDocument] = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+_OF_THE_SERVER = frozenset(
+    {"$clusterTime", "operationTime", "electionId", "opTime", "recoveryToken", "topologyVersion"}
+)
+_MOST_BYTES = 15 * 2**20
+_TRANSIENT = "TransientTransactionError"
+_UNKNOWN = "UnknownTransactionCommitResult"
+# How long the transaction's own error about a deadline is waited for.
+_GRACE = 0.5
+
+
+class TakenError(Exception):
+    """Another call has committed the record; never leaves the durable keys."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One write of a transaction."""
+
+    statement: KeyedStatement
+    fingerprint: bytes
+    reply: bytes = b""
+    answer: "asyncio.Future[bytes] | None" = field(default=None, repr=False)
+
+    def stored(self) -> dict[str, Any]:
+        """Return what the record keeps of it."""
+        return {
+            "kind": self.statement.operation,
+            "payload": self.fingerprint,
+            "reply": self.reply,
+        }
+
+
+class Transaction:
+    """A record and some writes, all or none of which are applied.
+
+    It runs in a task, by ``with_transaction()``. Where that begins anew, the writes that were
+    executed are executed again, and have to be answered as they were before.
+
+    Args:
+        database: What is written to.
+        records: Where the record is written.
+        record_id: Its ``_id``.
+    """
+
+    def __init__(
+        self,
+        database: RetryMotorDatabase[Any],
+        records: RetryMotorCollection[dict[str, Any]],
+        record_id: bytes,
+    ) -> None:
+        self._database = database
+        self._records = records
+        self._record_id = record_id
+        self._requests: asyncio.Queue[Request | None] = asyncio.Queue()
+        self._executed: list[Request] = []
+        self._waiting: Request | None = None
+        self._is_ending = False
+        self._is_stored = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether it may be committed or not; once it has ended with an error."""
+        task = self._task
+        if task is None or not task.done() or not self._is_stored:
+            return False
+        if task.cancelled():
+            return True
+        error = task.exception()
+        if not isinstance(error, PyMongoError):
+            return error is not None
+        return error.has_error_label(_UNKNOWN) or not error.has_error_label(_TRANSIENT)
+
+    async def execute(self, request: Request) -> bytes:
+        """Execute a write; return its reply.
+
+        Raises:
+            TakenError: Another call has committed the record.
+            PyMongoError: The transaction has ended.
+        """
+        loop = asyncio.get_running_loop()
+        answer = request.answer = loop.create_future()
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        self._requests.put_nowait(request)
+        deadline = request.statement.deadline
+        limited = deadline is not None and deadline.is_limited
+        timeout = deadline.remaining() + _GRACE if deadline is not None and limited else None
+        await asyncio.wait(
+            {self._task, answer}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+        )
+        if answer.done():
+            reply: bytes = answer.result()
+            return reply
+        if not self._task.done():
+            raise DeadlineExceeded(f"the deadline of {request.statement.operation} is over")
+        self._task.result()
+        raise InvalidOperation("the transaction has ended")
+
+    async def commit(self) -> None:
+        """Commit.
+
+        Raises:
+            TakenError: Another call has committed the record.
+            PyMongoError: It is not committed, or :attr:`in_doubt`.
+        """
+        self._requests.put_nowait(None)
+        if self._task is not None:
+            await self._task
+
+    async def abort(self) -> None:
+        """Abort, if it has not ended."""
+        task = self._task
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # the caller has it, or does not care any more
+
+    async def _run(self) -> None:
+        async with await self._database.client.start_session() as session:
+            await session.with_transaction(self._serve, write_concern=MAJORITY)
+
+    async def _serve(self, session: RetryMotorClientSession) -> None:
+        self._is_stored = False
+        await self._claim(session)
+        for request in self._executed:
+            if request.reply != await self._send(request, session):
+                raise InvalidOperation(
+                    "the transaction had to begin anew, and what it found was not what it had "
+                    "found before; repeat the whole operation with the same key"
+                )
+        while not self._is_ending:
+            if self._waiting is None:
+                self._waiting = await self._requests.get()
+            request_or_end = self._waiting
+            if request_or_end is None:
+                self._is_ending = True
+                break
+            await self._answer(request_or_end, session)
+        await self._store(session)
+        self._is_stored = True
+
+    async def _claim(self, session: RetryMotorClientSession) -> None:
+        # Another call that has the record and is not done makes this a write conflict, after which
+        # everything begins anew.
+        try:
+            await self._records.insert_one({"_id": self._record_id}, session=session)
+        except DuplicateKeyError:
+            raise TakenError from None
+
+    async def _answer(self, request: Request, session: RetryMotorClientSession) -> None:
+        request.reply = await self._send(request, session)
+        self._require_room(request)
+        self._executed.append(request)
+        self._waiting = None
+        if request.answer is not None and not request.answer.done():
+            request.answer.set_result(request.reply)
+
+    async def _send(self, request: Request, session: RetryMotorClientSession) -> bytes:
+        raw: RawBSONDocument = await self._database.command(
+            dict(request.statement.command), codec_options=_RAW, session=session
+        )
+        return bson.encode({name: raw[name] for name in raw if name not in _OF_THE_SERVER})
+
+    async def _store(self, session: RetryMotorClientSession) -> None:
+        statements = [request.stored() for request in self._executed]
+        await self._records.update_one(
+            {"_id": self._record_id},
+            {"$set": {"statements": statements}, "$currentDate": {"at": True}},
+            session=session,
+        )
+
+    def _require_room(self, request: Request) -> None:
+        size = len(request.reply) + sum(len(each.reply) for each in self._executed)
+        if size > _MOST_BYTES:
+            raise DocumentTooLarge(
+                f"the replies of an operation with a durable key are kept in one document, and "
+                f"must not have more than {_MOST_BYTES} bytes together: {size}; nothing is applied"
+            )

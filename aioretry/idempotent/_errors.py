@@ -1,0 +1,18 @@
+"""What the recipes refuse to do."""
+
+from pymongo.errors import InvalidOperation
+
+
+class IdempotencyConflict(InvalidOperation):
+    """What was to be written is not what was written under the same name before.
+
+    Nothing was changed by the write that raised it.
+    """
+
+
+class KeyExpiredError(InvalidOperation):
+    """A key was used so long ago that the servers may have forgotten what was written.
+
+    Nothing was sent: the write would be applied again, or for the first time. Look into the
+    database, and use another key if it is to be applied.
+    """

@@ -1,0 +1,173 @@
+"""Idempotency keys: what a user has of them."""
+
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias, cast
+
+from aioretry import RetryClient, RetryMotorCollection, RetryMotorDatabase, StatementSource
+from aioretry.idempotent._durable import DurableSource
+from aioretry.idempotent._keys_derived import Names, key_of, namespace_of, secret_of
+from aioretry.idempotent._keys_ending import Endings, batch_of
+from aioretry.idempotent._keys_native import NativeSource
+from aioretry.idempotent._keys_rate import Rate, rate_of
+from aioretry.idempotent._keys_records import Records, whole_seconds
+
+Fingerprints: TypeAlias = Literal["all", "find_one_and"]
+
+_HOUR = 3600
+_DAY = 24 * _HOUR
+_SECONDS_BEFORE_A_BATCH = 5.0
+
+
+class Keys:
+    """Makes the keys under which writes happen once, from whichever process.
+
+    ``async with collection.operation(key=keys("order-42")) as op:`` gives each write of the block a
+    session id that follows from secret, namespace, collection, key and the write's place in the
+    block, and transaction number 1. By these the servers recognise what another process has sent
+    (sessions and retryable-writes specifications), do not execute it again, and answer with the
+    first result.
+
+    A key stands for one sequence of writes: the same kinds with the same arguments in the same
+    order. What may have a key is insert_one, update_one, replace_one, delete_one and the
+    find_one_and_* methods. After a write that failed, the whole block is to be repeated.
+
+    The servers remember for some 30 minutes; this class relies on 25, or on five sixths of
+    ``logicalSessionTimeoutMinutes`` if that is less. They remember only what has changed something:
+    a write that matched nothing is executed again.
+
+    Before each write a small record of its kind and its payload's fingerprint is written, by which
+    another write under the same key is refused, and one that comes too late.
+
+    With ``durable=True`` a key is good for as long as its record is kept: the writes of the block
+    and the record with their replies are one transaction, which is committed at the end of the
+    block; until then its results are provisional. Attempts of such writes are not in
+    ``op.attempts``.
+
+    Used with ``async with``, or :meth:`close` is to be awaited.
+
+    Args:
+        secret: At least 16 bytes that no one else knows: who knows it can make the servers take a
+            write for another one. The same in all processes.
+        namespace: Tells services, or tenants, apart that share the secret.
+        fingerprints: Which writes have records: ``all``, or ``find_one_and`` only those whose reply
+            holds a document. Without one, another kind is refused by the server only where replies
+            differ (a find_one_and_* after something else, and so on), another payload is answered
+            with the first one's result, and a key that is too old is not recognised as such: the
+            write is applied again.
+        records: The collection of the records, in the database that is written to.
+        keep_seconds: How long a record is kept, by a TTL index; an hour at least. After that, the
+            key is as good as new: the write is applied again.
+        durable_records: The collection of the records of durable keys.
+        durable_seconds: How long these are kept, an hour at least.
+        per_second: How many writes with keys this object lets through a second; the others wait.
+            A cluster has room for a million sessions, and forgets one that was ended within five
+            minutes by default.
+        batch: How many sessions are ended in one command, from 1 to 10,000; fewer after 5 seconds.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: The secret is too short, the namespace is empty, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        secret: bytes,
+        namespace: str,
+        *,
+        fingerprints: Fingerprints = "all",
+        records: str = "aioretry.keys",
+        keep_seconds: float = _DAY,
+        durable_records: str = "aioretry.durable_keys",
+        durable_seconds: float = 30 * _DAY,
+        per_second: float = 200.0,
+        batch: int = 500,
+    ) -> None:
+        self._secret = secret_of(secret)
+        self._namespace = namespace_of(namespace)
+        if fingerprints not in {"all", "find_one_and"}:
+            raise ValueError(f'fingerprints must be "all" or "find_one_and", not {fingerprints!r}')
+        self._remembers_all = fingerprints == "all"
+        self._records = Records(records, whole_seconds("keep_seconds", keep_seconds, _HOUR))
+        self._durable_records = Records(
+            durable_records, whole_seconds("durable_seconds", durable_seconds, _HOUR)
+        )
+        self._rate = Rate(rate_of(per_second))
+        self._endings = Endings(batch_of(batch), _SECONDS_BEFORE_A_BATCH)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._namespace!r}>"
+
+    def __call__(self, key: str | bytes, *, durable: bool = False) -> "IdempotencyKey":
+        """Return the key for one sequence of writes.
+
+        Args:
+            key: What tells it from others, such as the id of an order or of a request. It is
+                neither sent nor logged.
+            durable: Whether it is to be good for days, at the cost of a transaction.
+
+        Returns:
+            What ``collection.operation(key=...)`` takes, as often as needed.
+
+        Raises:
+            TypeError: ``key`` is neither a str nor bytes.
+            ValueError: ``key`` is empty.
+        """
+        make = partial(self._source, key_of(key), durable=durable)
+        return IdempotencyKey(make, durable=durable)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the sessions that are left, before the clients are closed; raises nothing for them.
+
+        Sessions are ended by themselves from time to time; those that never are take room in the
+        cluster for half an hour.
+        """
+        await self._endings.flush()
+
+    def _source(
+        self, key: bytes, collection: RetryMotorCollection[Any], *, durable: bool
+    ) -> StatementSource:
+        database = cast(RetryMotorDatabase[Any], collection.database)
+        full_name = f"{database.name}.{collection.name}"
+        names = Names(self._secret, self._namespace, full_name, key)
+        if durable:
+            return DurableSource(names, database, self._durable_records)
+        return NativeSource(
+            names,
+            database,
+            self._records,
+            self._remembers_all,
+            self._rate,
+            self._endings.of(cast(RetryClient[Any], database.client)),
+        )
+
+
+class IdempotencyKey:
+    """One key; made by calling :class:`Keys`. Nothing of it can be seen."""
+
+    __slots__ = ("_durable", "_make")
+
+    def __init__(
+        self, make: Callable[[RetryMotorCollection[Any]], StatementSource], *, durable: bool
+    ) -> None:
+        self._make = make
+        self._durable = durable
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{' durable' if self._durable else ''}>"
+
+    def source(self, collection: RetryMotorCollection[Any]) -> StatementSource:
+        """Return what ``collection.operation()`` asks; for its use only."""
+        return self._make(collection)

@@ -1,0 +1,109 @@
+"""Sessions that are used once, ended in batches."""
+
+import asyncio
+import weakref
+from typing import Any
+
+from bson.binary import Binary
+from pymongo.errors import PyMongoError
+
+from aioretry import RetryClient, deadline
+
+# How many a command may name (sessions specification, "endSessions").
+_MOST_AT_ONCE = 10_000
+
+_PATIENCE = 10.0
+
+
+class Ending:
+    """Ends the sessions of one client once there are enough of them, or after a while.
+
+    A session is worth nothing once its statement has been answered, but takes one of the places
+    that the whole cluster has for sessions. What a server remembers of the statement stays.
+
+    Args:
+        client: The client; it is not kept alive.
+        most: How many make a batch.
+        after: How long a session may wait, in seconds.
+    """
+
+    def __init__(self, client: RetryClient[Any], most: int, after: float) -> None:
+        self._client = weakref.ref(client)
+        self._most = most
+        self._after = after
+        self._waiting: list[Binary] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, session_id: Binary) -> None:
+        """Have a session ended."""
+        self._waiting.append(session_id)
+        if len(self._waiting) >= self._most:
+            self._start()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._after, self._start)
+
+    async def flush(self) -> None:
+        """End those that wait, now; one that can't be ended ends by itself, after half an hour."""
+        self._start()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _start(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
+        ids, self._waiting = self._waiting, []
+        if ids:
+            task = asyncio.get_running_loop().create_task(self._end(ids))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, ids: list[Binary]) -> None:
+        client = self._client()
+        if client is None:
+            return
+        try:
+            async with deadline(_PATIENCE):
+                for start in range(0, len(ids), _MOST_AT_ONCE):
+                    sessions = [{"id": each} for each in ids[start : start + _MOST_AT_ONCE]]
+                    await client.admin.command({"endSessions": sessions})
+        except PyMongoError:
+            pass  # they end by themselves
+
+
+class Endings:
+    """Those of several clients.
+
+    Args:
+        most: How many make a batch.
+        after: How long a session may wait, in seconds.
+    """
+
+    def __init__(self, most: int, after: float) -> None:
+        self._most = most
+        self._after = after
+        self._endings: dict[int, Ending] = {}
+
+    def of(self, client: RetryClient[Any]) -> Ending:
+        """Return that of a client."""
+        found = self._endings.get(id(client))
+        if found is None:
+            found = Ending(client, self._most, self._after)
+            self._endings[id(client)] = found
+            weakref.finalize(client, self._endings.pop, id(client), None)
+        return found
+
+    async def flush(self) -> None:
+        """End all sessions that wait."""
+        for ending in list(self._endings.values()):
+            await ending.flush()
+
+
+def batch_of(value: object) -> int:
+    """Return a number of sessions that one command may name."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"batch must be a whole number, not {type(value).__name__}")
+    if not 1 <= value <= _MOST_AT_ONCE:
+        raise ValueError(f"batch must be from 1 to {_MOST_AT_ONCE:,}, not {value!r}")
+    return value

@@ -1,0 +1,168 @@
+"""The collections in which records of keys are kept for a while."""
+
+import math
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import anyio
+from bson.codec_options import CodecOptions
+from pymongo import ReadPreference, ReturnDocument
+from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from aioretry import KeyedStatement, RetryMotorCollection, RetryMotorDatabase
+from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
+
+T = TypeVar("T")
+
+MAJORITY = WriteConcern(w="majority", j=True)
+_PLAIN: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
+_PAUSE = 0.1
+# Of several upserts of one record at the same time, all but one may be refused, once.
+_MOST_TRIES = 5
+_TRANSIENT = "RetryableWriteError"
+
+
+class Records:
+    """One collection of records in each database.
+
+    Args:
+        name: The collection's.
+        seconds: How long a record is kept.
+    """
+
+    def __init__(self, name: str, seconds: int) -> None:
+        self._name = name
+        self._seconds = seconds
+        self._prepared: set[tuple[int, str]] = set()
+
+    async def of(self, database: RetryMotorDatabase[Any]) -> RetryMotorCollection[dict[str, Any]]:
+        """Return the records in a database; the first time, with their index."""
+        records: RetryMotorCollection[dict[str, Any]] = database.get_collection(
+            self._name,
+            codec_options=_PLAIN,
+            read_preference=ReadPreference.PRIMARY,
+            write_concern=MAJORITY,
+            read_concern=ReadConcern("majority"),
+        )
+        place = (id(database.client), database.name)
+        if place not in self._prepared:
+            await insist(lambda: records.create_index("at", expireAfterSeconds=self._seconds))
+            if place not in self._prepared:
+                self._prepared.add(place)
+                weakref.finalize(database.client, self._prepared.discard, place)
+        return records
+
+
+async def remember(
+    records: RetryMotorCollection[dict[str, Any]],
+    record_id: bytes,
+    statement: KeyedStatement,
+    fingerprint: bytes,
+) -> float:
+    """Record what a key is used for, or compare it with what it was used for.
+
+    Args:
+        records: Where.
+        record_id: The record's ``_id``.
+        statement: What is to be sent under the key.
+        fingerprint: Its payload's.
+
+    Returns:
+        How long ago the key was used first, in seconds, by the servers' clocks.
+
+    Raises:
+        IdempotencyConflict: It was used for something else.
+        KeyExpiredError: It was used so long ago that the servers may have forgotten.
+    """
+    began = time.monotonic()
+    record = await _first(records, record_id, statement.operation, fingerprint)
+    require_same(statement, fingerprint, record)
+    by_servers: float = (record["seen"] - record["at"]).total_seconds()
+    age = max(0.0, by_servers) + time.monotonic() - began
+    if age >= statement.trusted_seconds:
+        raise KeyExpiredError(
+            f"this key was first used {age:.0f} s ago; what the servers remember can be relied on "
+            f"for {statement.trusted_seconds:.0f} s"
+        )
+    return age
+
+
+def require_same(statement: KeyedStatement, fingerprint: bytes, record: Any) -> None:
+    """Raise an error if a record is of another statement.
+
+    Raises:
+        IdempotencyConflict: It is.
+    """
+    where = f"write {statement.index + 1} under this key"
+    if record["kind"] != statement.operation:
+        raise IdempotencyConflict(
+            f"{where} was {record['kind']} when it was used first, and is {statement.operation} now"
+        )
+    if record["payload"] != fingerprint:
+        raise IdempotencyConflict(
+            f"{where} is {statement.operation} as it was first, but its arguments are others"
+        )
+
+
+async def insist(call: Callable[[], Awaitable[T]]) -> T:
+    """Do what can be repeated, again after a lost connection: once, or while a deadline allows.
+
+    Args:
+        call: Does it; under a deadline it fails by itself once that is over.
+
+    Returns:
+        What it gives.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return await call()
+        except PyMongoError as exc:
+            lost = isinstance(exc, AutoReconnect) or exc.has_error_label(_TRANSIENT)
+            if not lost or exc.timeout or tries == _MOST_TRIES:
+                raise
+        await anyio.sleep(_PAUSE * tries)
+
+
+async def _first(
+    records: RetryMotorCollection[dict[str, Any]],
+    record_id: bytes,
+    operation: str,
+    fingerprint: bytes,
+) -> dict[str, Any]:
+    # All times are the servers', so that the processes' clocks don't matter.
+    first = {
+        "kind": {"$ifNull": ["$kind", {"$literal": operation}]},
+        "payload": {"$ifNull": ["$payload", {"$literal": fingerprint}]},
+        "at": {"$ifNull": ["$at", "$$NOW"]},
+        "seen": "$$NOW",
+    }
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            found: dict[str, Any] = await records.find_one_and_update(
+                {"_id": record_id},
+                [{"$set": first}],
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+            )
+        except DuplicateKeyError:
+            if tries == _MOST_TRIES:
+                raise
+        else:
+            return found
+
+
+def whole_seconds(name: str, value: object, least: int) -> int:
+    """Return a number of seconds, rounded up."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if not least <= value < math.inf:
+        raise ValueError(f"{name} must be a number of seconds from {least} on, not {value!r}")
+    return math.ceil(value)

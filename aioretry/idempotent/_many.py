@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pymongo.common import validate_is_mapping, validate_ok_for_update
-from pymongo.errors import ConfigurationError, PyMongoError
+from pymongo.errors import ConfigurationError, DuplicateKeyError, PyMongoError
 from pymongo.results import DeleteResult, UpdateResult
 from pymongo.write_concern import WriteConcern
 
@@ -121,6 +121,8 @@ async def update_many(
     _require_acknowledged("update_many", collection)
     validate_is_mapping("filter", filter)
     validate_ok_for_update(update)
+    _validate_array_filters(array_filters)
+    _validate_unique_key(unique_key)
     called = UpdateMany(filter, update, upsert, array_filters or (), let, unique_key)
     refuse("update_many", called.problems())
     options = _given(
@@ -132,11 +134,20 @@ async def update_many(
         comment=comment,
     )
 
-    async def run(_: PyMongoError | None) -> UpdateResult:
+    async def send() -> UpdateResult:
         running: Awaitable[UpdateResult] = collection.update_many(
             filter, update, upsert=upsert, **options
         )
         return await running
+
+    async def run(_: PyMongoError | None) -> UpdateResult:
+        try:
+            return await send()
+        except DuplicateKeyError:
+            if not upsert:
+                raise
+        # Another upsert was first, perhaps an earlier run of this one: its document may match now.
+        return await send()
 
     result, was_repeated = await repeat("update_many", run, timeout)
     return UpdateManyResult(result.raw_result, was_repeated=was_repeated)
@@ -197,6 +208,22 @@ def _require_acknowledged(operation: str, collection: Collection) -> None:
         raise ConfigurationError(
             f"{operation}() needs an acknowledged write concern; this collection has w: 0"
         )
+
+
+def _validate_array_filters(array_filters: object) -> None:
+    if array_filters is None:
+        return
+    if not isinstance(array_filters, list):
+        raise TypeError(f"array_filters must be a list, not {type(array_filters).__name__}")
+    for each in array_filters:
+        validate_is_mapping("each of array_filters", each)
+
+
+def _validate_unique_key(unique_key: object) -> None:
+    if not isinstance(unique_key, list | tuple) or any(
+        not isinstance(name, str) for name in unique_key
+    ):
+        raise TypeError("unique_key must be a list or a tuple of names of fields")
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -47,6 +47,8 @@ _REPEATABLE_BITS = {"and", "or"}
 _WRITES_A_VALUE = {"$set", "$setOnInsert"}
 _STANDARD: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD)
 _NAMED_ELEMENT = re.compile(r"\$\[(\w+)\]")
+_ID: Path = ("_id",)
+_COMPUTED = object()  # a value that nobody knows: it equals none
 
 
 class NotIdempotentError(ValueError):
@@ -115,8 +117,10 @@ class UpdateMany:
             for name in _pipelines.changing_in(self.let):
                 yield Problem(name, "may have another value each time")
             yield from (Problem(*each) for each in _pipelines.problems_of(stages))
+            if self.upsert:
+                yield from _pipeline_upsert_problems(self.filter, stages)
             changes = [
-                _Change(stage.name, ".".join(path), None)
+                _Change(stage.name, ".".join(path), _COMPUTED)
                 for stage in stages
                 for path in stage.writes
             ]
@@ -148,7 +152,7 @@ def _changes_of(update: Document) -> Iterator[_Change]:
             for name, value in fields.items():
                 yield _Change(operator, name, value)
                 if operator == "$rename":
-                    yield _Change(operator, str(value), None)
+                    yield _Change(operator, str(value), _COMPUTED)
 
 
 def _operator_problems(update: Document) -> Iterator[Problem]:
@@ -241,6 +245,17 @@ def _upsert_problems(
             for pin, value in pins.items()
         ):
             yield Problem(change.operator, "changes what the filter of the upsert asks for")
+
+
+def _pipeline_upsert_problems(
+    filter: Document, stages: Sequence[_pipelines.Stage]
+) -> Iterator[Problem]:
+    # An _id that the filter doesn't give is made after the pipeline: only the next run can read it.
+    if any(path_of(pin)[:1] == _ID for pin in pins_of(filter) or ()):
+        return
+    for stage in stages:
+        if any(overlap(read, _ID) for read in stage.reads):
+            yield Problem(stage.name, "reads the _id, which an upsert without one makes later")
 
 
 def _sets_to(change: _Change, pin: str, value: Any) -> bool:

@@ -13,7 +13,11 @@ from aioretry import deadline
 from aioretry.idempotent._pending_apply import Application
 from aioretry.idempotent._pending_cleanup import CleanUp, read_status
 from aioretry.idempotent._pending_sending import Collection, Documents, repeat
-from aioretry.idempotent._pending_update import NewUpdate, validate_update
+from aioretry.idempotent._pending_update import (
+    NewUpdate,
+    validate_array_filters,
+    validate_update,
+)
 from aioretry.idempotent._pending_values import (
     AppliedUpdate,
     CleanUpReport,
@@ -109,6 +113,7 @@ class PendingUpdates:
             ValueError: An argument is out of its range; nothing was sent.
         """
         validate_update(update, self._field)
+        validate_array_filters(array_filters)
         if token is not None and not isinstance(token, ObjectId):
             raise TypeError(f"token must be an ObjectId or None, not {type(token).__name__}")
         new = NewUpdate.of(

@@ -54,6 +54,7 @@ class Application:
         self._limit = limit
         self._added = added
         self._in_doubt = False  # whether a command that adds the token may still arrive
+        self._found_nothing = False  # whether one was answered that it found nothing
 
     async def run(self) -> AppliedUpdate:
         """Bring the update to its end.
@@ -87,6 +88,7 @@ class Application:
 
     async def _add(self) -> _Found:
         while not await repeat(self._send_token, self._limit, self._note):
+            self._found_nothing = True
             found = await repeat(self._look, self._limit)
             if found is _Found.NO_DOCUMENT and self._new.upsert:
                 if await repeat(self._create_with_token, self._limit, self._note):
@@ -110,7 +112,8 @@ class Application:
         elements = await self._documents.upsert(
             {"_id": {"$eq": self._new.update.id}}, self._new.creating(field, self._max_pending)
         )
-        return any(each["t"] == self._new.update.token and "d" not in each for each in elements)
+        own = self._new.update.token, self._new.digest
+        return any((each["t"], each["h"]) == own and "d" not in each for each in elements)
 
     async def _look(self) -> _Found:
         """Find out why the token was not added."""
@@ -152,8 +155,9 @@ class Application:
 
     async def _finish(self) -> bool:
         """Apply the update and take the token away; return whether it was this that did it."""
-        # Whoever may still add the token must find that it was there.
-        mark = self._new.is_shared or self._in_doubt
+        # Whoever may still add the token must find that it was there. The driver repeats commands
+        # unseen, and what found nothing has left no record by which a late one would be known.
+        mark = self._new.is_shared or self._in_doubt or self._found_nothing
         failures: list[PyMongoError] = []
         try:
             matched = await repeat(
@@ -181,15 +185,20 @@ class Application:
     async def _withdraw(self, refusal: PyMongoError, *, mark: bool) -> bool:
         """Take the token away without the update; return whether it had not been applied."""
         update, reason = self._new.update, REFUSED if mark else None
+        failures: list[PyMongoError] = []
         try:
-            if await repeat(lambda: self._documents.withdraw(update, mark=reason), self._limit):
+            if await repeat(
+                lambda: self._documents.withdraw(update, mark=reason),
+                self._limit,
+                failures.append,
+            ):
                 return True
             # Either an answer was lost, or the update was applied meanwhile, after all.
             states = await self._states()
         except PyMongoError as exc:
             error = exc
         else:
-            return states == [REFUSED] if states else not mark
+            return states == [REFUSED] if states else bool(failures) and not mark
         # No cause, which would speak for the whole: the clean-up may yet succeed.
         raise self._refused(f"({refusal}), and its token may be left ({error})")
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import bson
 from pymongo.errors import PyMongoError
 
 from aioretry import Deadline
@@ -41,7 +42,7 @@ class CleanUp:
         self._limit = limit
         self._on_progress = on_progress
         self._report = CleanUpReport()
-        self._seen: set[Token] = set()
+        self._seen: set[tuple[bytes, Token]] = set()  # one token may be in several documents
 
     async def run(self) -> CleanUpReport:
         """Finish what is old enough, and remove marks that are.
@@ -75,9 +76,10 @@ class CleanUp:
         cursor = await self._documents.open_cursor(pipeline, self._batch_size)
         try:
             async for row in cursor:
-                if row["token"] not in self._seen:
+                each = bson.encode({"_id": row["_id"]}), row["token"]
+                if each not in self._seen:
                     await self._finish(row)
-                    self._seen.add(row["token"])
+                    self._seen.add(each)
                     if len(self._seen) % self._batch_size == 0:
                         self._tell()
         finally:

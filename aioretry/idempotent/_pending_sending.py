@@ -32,8 +32,11 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _NOT_A_REPLICA_SET = 123
 # Errors of a server that is stepping down, shutting down or too busy, a lost cursor, no time left.
 _PASSING = frozenset(
-    {6, 7, 24, 43, 46, 50, 89, 91, 112, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436}
+    {6, 7, 24, 43, 46, 50, 89, 91, 112, 134, 189, 202, 262}
+    | {9001, 10107, 11600, 11602, 13435, 13436}
 )
+# What a server says of a command that it can't read, as one that is nested too deeply.
+_UNREADABLE = frozenset({2, 9, 14, 15, 22, 10334})
 
 
 class Collection(Protocol):
@@ -84,7 +87,7 @@ class Documents:
         document = await self._collection.find_one_and_update(
             filter,
             pipeline,
-            projection={f"{self.field}.t": 1, f"{self.field}.d": 1},
+            projection={f"{self.field}.{each}": 1 for each in "tdh"},
             upsert=True,
             return_document=True,
         )
@@ -187,7 +190,9 @@ def may_have_arrived(error: PyMongoError) -> bool:
 
 def is_refusal(error: PyMongoError) -> bool:
     """Tell whether the server has refused an update for what it is."""
-    return isinstance(error, WriteError) and not may_pass(error)
+    if not isinstance(error, OperationFailure) or may_pass(error):
+        return False
+    return isinstance(error, WriteError) or error.code in _UNREADABLE
 
 
 def _wait_after(error: PyMongoError, number: int, limit: Deadline | None) -> float | None:

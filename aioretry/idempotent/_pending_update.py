@@ -206,6 +206,23 @@ def validate_update(update: object, field: str) -> None:
             _validate_path(path, field)
 
 
+def validate_array_filters(array_filters: object) -> None:
+    """Raise an error if array filters are of a type that no server takes.
+
+    Raises:
+        TypeError: They are no sequence of mappings.
+    """
+    if array_filters is None:
+        return
+    if not isinstance(array_filters, list | tuple):
+        raise TypeError(
+            f"array_filters must be a list of mappings, not {type(array_filters).__name__}"
+        )
+    for each in array_filters:
+        if not isinstance(each, Mapping):
+            raise TypeError(f"array_filters must hold mappings, not {type(each).__name__}")
+
+
 def _paths(name: str, fields: Mapping[Any, Any]) -> list[str]:
     targets = fields.values() if name == "$rename" else ()
     return [str(path) for path in (*fields, *targets)]

@@ -13,6 +13,7 @@ from aioretry.idempotent._paths import EVERYTHING, Path, overlap, path_of
 _ID: Path = ("_id",)
 
 # Those that compute the same from the same; any other is refused, also one that is not known yet.
+# $setUnion, $setIntersection and $setDifference give their elements in an order that is undefined.
 _EXPRESSIONS = frozenset(
     """
     $abs $acos $acosh $add $allElementsTrue $and $anyElementTrue $arrayElemAt $arrayToObject $asin
@@ -24,12 +25,11 @@ _EXPRESSIONS = frozenset(
     $isoWeek $isoWeekYear $last $lastN $let $literal $ln $log $log10 $lt $lte $ltrim $map $max $maxN
     $median $mergeObjects $millisecond $min $minN $minute $mod $month $multiply $ne $not
     $objectToArray $or $percentile $pow $radiansToDegrees $range $reduce $regexFind $regexFindAll
-    $regexMatch $replaceAll $replaceOne $reverseArray $round $rtrim $second $setDifference
-    $setEquals $setField $setIntersection $setIsSubset $setUnion $sin $sinh $size $slice $sortArray
-    $split $sqrt $stdDevPop $stdDevSamp $strLenBytes $strLenCP $strcasecmp $substr $substrBytes
-    $substrCP $subtract $sum $switch $tan $tanh $toBool $toDate $toDecimal $toDouble
-    $toHashedIndexKey $toInt $toLong $toLower $toObjectId $toString $toUUID $toUpper $trim $trunc
-    $tsIncrement $tsSecond $type $unsetField $week $year $zip
+    $regexMatch $replaceAll $replaceOne $reverseArray $round $rtrim $second $setEquals $setField
+    $setIsSubset $sin $sinh $size $slice $sortArray $split $sqrt $stdDevPop $stdDevSamp $strLenBytes
+    $strLenCP $strcasecmp $substr $substrBytes $substrCP $subtract $sum $switch $tan $tanh $toBool
+    $toDate $toDecimal $toDouble $toHashedIndexKey $toInt $toLong $toLower $toObjectId $toString
+    $toUUID $toUpper $trim $trunc $tsIncrement $tsSecond $type $unsetField $week $year $zip
     """.split()  # noqa: SIM905
 )
 

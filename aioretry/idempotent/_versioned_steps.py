@@ -20,7 +20,7 @@ from aioretry.idempotent._versions import (
 __all__ = ["Save", "Steps"]
 
 _ONLY_ID = {"_id": True}
-_IN_DOUBT = "aioretry: too much was saved since to tell whether this was applied"
+_IN_DOUBT = "aioretry: too much has happened since to tell whether this was applied"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +125,14 @@ class Steps:
             duplicate = exc
         else:
             return self.saved(save)
+        pattern = (duplicate.details or {}).get("keyPattern") or {}
+        path = f"{self._fields.version}.hash"
         stored = await self._find(save.id)
-        if stored is None:
-            path = f"{self._fields.version}.hash"
+        if stored is None and path in pattern:
             stored = await self._collection.find_one({path: {"$eq": save.new.hash}})
         if stored is not None:
             return self._created_before(save, stored, lost)
-        if (duplicate.details or {}).get("keyPattern") == {"_id": 1}:
+        if pattern == {"_id": 1}:
             raise AutoReconnect("the document that was in the way is gone again") from duplicate
         raise duplicate
 
@@ -142,10 +143,14 @@ class Steps:
             return self.saved(save)
         stored = await self._find(save.id)
         version = None if stored is None else self.version(stored)
-        match judge(version, save.held, save.new, reply_lost=lost is not None):
+        is_equal = version is not None and version.hash == save.new.hash
+        reply_lost = lost is not None and save.changes
+        match judge(version, save.held, save.new, reply_lost=reply_lost):
             case Verdict.SAVED if stored is not None:
                 return self.found(stored, written=True)
-            case Verdict.EQUAL if save.accept_equal and stored is not None:
+            case Verdict.EQUAL | Verdict.IN_DOUBT if (
+                save.accept_equal and is_equal and stored is not None
+            ):
                 return self.found(stored)
             case Verdict.BEHIND:
                 raise AutoReconnect("a server has answered that is behind")
@@ -163,7 +168,7 @@ class Steps:
         if stored is None:
             return
         version = self.version(stored)
-        if version is not None and version.saves[0] == held.saves[0]:
+        if version is not None and version.is_same(held):
             raise AutoReconnect("a server has answered that is behind")
         raise self._conflict(held, None, stored) from lost
 

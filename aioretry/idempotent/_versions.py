@@ -151,9 +151,19 @@ class Version:
 
     def filter(self, field: str, id: Any) -> dict[str, Any]:
         """Return what finds the document as long as it has this version."""
-        path = field if self.is_old else f"{field}.saves.0"
         # An _id that holds an operator is a value all the same.
-        return {"_id": {"$eq": id}, path: {"$eq": self.saves[0]}}
+        found: dict[str, Any] = {"_id": {"$eq": id}}
+        if self.is_old:
+            return found | {field: {"$eq": self.saves[0]}}
+        # The stamp of a key comes back if the key does, once it is forgotten; all of them don't.
+        return found | {
+            f"{field}.saves": {"$eq": list(self.saves)},
+            f"{field}.hash": {"$eq": self.hash},
+        }
+
+    def is_same(self, other: "Version") -> bool:
+        """Tell whether another version is this one."""
+        return (self.hash, self.saves) == (other.hash, other.saves)
 
 
 class Verdict(enum.Enum):
@@ -169,7 +179,7 @@ class Verdict(enum.Enum):
     """The server that answered does not yet know the newest version."""
 
     IN_DOUBT = enum.auto()
-    """A reply was lost, and too much was saved since to tell whether it was done."""
+    """A reply was lost, and too much has happened since to tell whether it was done."""
 
     CONFLICT = enum.auto()
     """Somebody else was first."""
@@ -185,16 +195,14 @@ def judge(stored: Version | None, held: Version, new: Version, *, reply_lost: bo
         reply_lost: Whether an earlier attempt may have been applied.
     """
     if stored is None:
-        return Verdict.CONFLICT
+        return Verdict.IN_DOUBT if reply_lost else Verdict.CONFLICT
     if new.saves[0] in stored.saves:
         return Verdict.SAVED
-    if stored.saves[0] == held.saves[0]:
+    if stored.is_same(held):
         return Verdict.BEHIND
-    if stored.hash == new.hash:
-        return Verdict.EQUAL
     if reply_lost and held.saves[0] not in stored.saves:
         return Verdict.IN_DOUBT
-    return Verdict.CONFLICT
+    return Verdict.EQUAL if stored.hash == new.hash else Verdict.CONFLICT
 
 
 def stamp_of(purpose: str, key: str, *parts: str) -> str:

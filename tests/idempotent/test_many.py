@@ -127,6 +127,26 @@ class TestCutOff:
 
         assert 1 == await at_each_lost_reply(servers, run)
 
+    async def test_upserts_at_once(self, things, seen):
+        """One of them inserts, and the others find its document; none fails with a duplicate."""
+        for number in range(20):
+            await asyncio.gather(
+                *(
+                    update_many(things, {"_id": number}, {"$set": {"a": 1}}, upsert=True)
+                    for _ in range(8)
+                )
+            )
+        assert [{"_id": n, "a": 1} for n in range(20)] == list(seen.find(sort=[("_id", 1)]))
+
+    async def test_upsert_that_meets_another_document(self, things, seen):
+        """If a document with its key stays in the way, that is the error."""
+        seen.insert_one({"_id": 1, "kind": "y"})
+        with pytest.raises(DuplicateKeyError):
+            await update_many(
+                things, {"_id": 1, "kind": "x"}, {"$set": {"a": 1}}, upsert=True, timeout=TIMEOUT
+            )
+        assert [{"_id": 1, "kind": "y"}] == list(seen.find())
+
 
 class TestServersGone:
     async def test_killed_in_the_middle(self, standalone, driver, name):
@@ -190,6 +210,22 @@ class TestRefused:
             await update_many(things, [], {"$set": {"a": 1}})
         with pytest.raises(TypeError, match="filter"):
             await delete_many(things, 5)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"array_filters": {"e": 1}},
+            {"array_filters": [5]},
+            {"unique_key": "ab"},
+            {"unique_key": 5},
+            {"unique_key": [5]},
+        ],
+        ids=str,
+    )
+    async def test_wrong_options(self, things, options):
+        """Options of another type are refused, by name."""
+        with pytest.raises(TypeError, match=next(iter(options))):
+            await update_many(things, {"_id": 1}, {"$set": {"a": 1}}, upsert=True, **options)
 
     async def test_unacknowledged(self, servers, driver, name):
         """With w: 0 nobody would know."""

@@ -119,7 +119,8 @@ class TestApply:
             return
         await updates.apply(key, ADD_ONE, upsert=True)
         await updates.apply(key, ADD_ONE, upsert=True)
-        assert [{"_id": key, "n": 2, "pending": []}] == await collection.find().to_list(9)
+        [document] = await collection.find().to_list(9)
+        assert (key, 2, []) == (document["_id"], document["n"], tokens_in(document))
 
     async def test_array_filters(self, updates, seeded):
         """Array filters say which elements the update is for."""
@@ -140,7 +141,7 @@ class TestApply:
         """Many updates of a few new documents at once are each applied once."""
         await asyncio.gather(*(updates.apply(n % 3, ADD_ONE, upsert=True) for n in range(90)))
         assert [(n, 30, []) for n in range(3)] == [
-            (document["_id"], document["n"], document["pending"])
+            (document["_id"], document["n"], tokens_in(document))
             for document in stored.find().sort("_id")
         ]
 
@@ -217,6 +218,21 @@ class TestTokens:
         assert token == caught.value.token
         assert 1 == seeded.find_one()["n"]
 
+    async def test_other_update_creates_the_document(self, replica_set, updates, collection):
+        """So is one that finds the other's token in a document that was just created."""
+        token, name = ObjectId(), collection.name
+        async with AsyncMongoClient(replica_set.uri, appName="late") as client:
+            late = PendingUpdates(client[collection.database.name][name])
+            async with replica_set.faults.hang("findAndModify", app_name="late") as held:
+                other = {"$inc": {"n": 100}}
+                conflicting = asyncio.create_task(late.apply(1, other, token=token, upsert=True))
+                await held.wait_until_fired()
+                await leave_token(replica_set, updates, token=token, upsert=True)
+            with pytest.raises(TokenConflictError):
+                await conflicting
+        await updates.clean_up(older_than=0)
+        assert 1 == (await collection.find_one())["n"]
+
     async def test_late_command(self, replica_set, updates, seeded):
         """A first write that arrives after the update was applied does not apply it again."""
         held = replica_set.faults.hang("update", must_fire=True)
@@ -241,6 +257,19 @@ class TestTokens:
             for _ in range(20):
                 await updates.clean_up(older_than=0)
         assert 1 == seeded.find_one()["n"]
+
+    @pytest.mark.parametrize("make", [RetryClient, AsyncMongoClient])
+    async def test_late_command_that_the_driver_repeated(
+        self, replica_set, collection, stored, make
+    ):
+        """Nor does one that the driver has repeated, unseen, before there was a document."""
+        async with make(replica_set.uri, socketTimeoutMS=500) as client:
+            updates = PendingUpdates(client[collection.database.name][collection.name])
+            async with replica_set.faults.hang("update"):
+                assert (await updates.apply(1, ADD_ONE, upsert=True)).matched
+            for _ in range(20):
+                await updates.clean_up(older_than=0)
+        assert 1 == stored.find_one()["n"]
 
     async def test_expired(self, updates, seeded):
         """A token is too old after its lifetime, and the server itself says so."""
@@ -308,6 +337,30 @@ class TestRefusals:
             await updates.apply(1, {"$inc": {"tags": 1}}, token=token)
         assert 0 == (await updates.status()).tokens
 
+    async def test_nested_too_deeply(self, updates, seeded):
+        """So does one that no server can read, and the clean-up goes on to others."""
+        deep: dict[str, object] = {}
+        for _ in range(205):
+            deep = {"a": deep}
+        with pytest.raises(OperationFailure) as caught:
+            await updates.apply(1, {"$set": {"x": deep}})
+        assert 15 == caught.value.code
+        assert [] == seeded.find_one()["pending"]
+
+    async def test_applied_before_it_is_withdrawn(self, replica_set, collection, seeded):
+        """An update that a clean-up has applied after all, long after, is not called refused."""
+        updates = PendingUpdates(collection, lifetime=2.0)
+        async with replica_set.faults.hang("update", nth=3) as held:
+            applying = asyncio.create_task(updates.apply(1, {"$inc": {"tags": 1}}))
+            await held.wait_until_fired()
+            async with asyncio.timeout(60):
+                while ((await updates.status()).oldest or 0) <= 4.0:
+                    await asyncio.sleep(0.1)
+            seeded.update_one({}, {"$set": {"tags": 0}})
+            assert 1 == (await updates.clean_up()).finished
+        assert (await applying).already
+        assert 1 == seeded.find_one()["tags"]
+
     async def test_withdrawal_cut_off(self, replica_set, updates, seeded):
         """Where the token of a refused update can't be taken away, the error says so."""
         async with replica_set.faults.drop_request("update", nth=3, times=None):
@@ -362,6 +415,14 @@ class TestRefusals:
         """So is what is no mapping of operators, a pipeline too."""
         with pytest.raises(TypeError, match="mapping"):
             await updates.apply(1, update)
+
+    @pytest.mark.parametrize("filters", [{"e.k": "b"}, ["e"], "e", [None]], ids=str)
+    async def test_bad_array_filters(self, watched, filters):
+        """Array filters that are no list of mappings are refused before anything is sent."""
+        client, sent = watched
+        with pytest.raises(TypeError, match="array_filters"):
+            await PendingUpdates(client.db.c).apply(1, ADD_ONE, array_filters=filters)
+        assert [] == sent.sent
 
     @pytest.mark.parametrize("token", ["a", 1, uuid.UUID(int=1), b"0" * 12])
     async def test_bad_tokens(self, updates, token):
@@ -475,6 +536,15 @@ class TestCleanUp:
         with pytest.raises(UpdateRefusedError):
             await updates.resolve(exc)
         assert 1 == seeded.find_one()["n"]
+
+    async def test_same_token_in_several_documents(self, replica_set, updates, stored):
+        """A token that was used for several documents is finished in each."""
+        stored.insert_many([{"_id": key, "n": 0} for key in range(3)])
+        token = ObjectId()
+        for key in range(3):
+            await leave_token(replica_set, updates, key, token=token)
+        assert 3 == (await updates.clean_up(older_than=0)).finished
+        assert [1, 1, 1] == [document["n"] for document in stored.find()]
 
     async def test_deleted_document(self, replica_set, updates, seeded):
         """The tokens of a document that is deleted are gone with it."""

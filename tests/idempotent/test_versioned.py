@@ -115,6 +115,15 @@ class TestCreate:
         with pytest.raises(DuplicateKeyError):
             await docs.create({"mail": "a", "n": 2})
 
+    async def test_other_unique_index_and_equal_content(self, collection):
+        """Nor is another document with the same content taken for the one in the way."""
+        docs = VersionedDocuments(collection, ignored=["mail"])
+        await collection.create_index("mail", unique=True)
+        await docs.create({"_id": 1, "mail": "a", "n": 1})
+        await docs.create({"_id": 2, "mail": "b", "n": 2})
+        with pytest.raises(DuplicateKeyError):
+            await docs.create({"_id": 3, "mail": "b", "n": 1})
+
     async def test_unique_versions(self, docs):
         """With a unique index on the version, the same content under two ids is one document."""
         await docs.create_index(unique=True)
@@ -324,6 +333,20 @@ class TestUpdate:
         for key in "abca":
             await docs.update(1, increment, key=key)
         assert 4 == (await collection.find_one())["n"]
+
+    async def test_key_that_comes_back(self, collection):
+        """A version that was read long ago is not the one that a forgotten key has made anew."""
+        docs = VersionedDocuments(collection, history=2)
+        await docs.create({"_id": 1, "n": 0})
+        held = (await docs.update(1, increment, key="k")).document
+        for _ in range(3):
+            await docs.update(1, increment)
+        await docs.update(1, increment, key="k")
+        with pytest.raises(VersionConflict):
+            await docs.save(held | {"x": 1})
+        with pytest.raises(VersionConflict):
+            await docs.delete(held)
+        assert 5 == (await collection.find_one())["n"]
 
     async def test_missing(self, docs):
         """A document that is not there can't be updated."""

@@ -72,7 +72,11 @@ class TestVersion:
         """The first save of an old document remembers what it has replaced."""
         following = Version.parse(SHA1).next(OTHER, "a", None, 20)
         assert Version(OTHER, ("a", SHA1)) == following
-        assert {"_id": {"$eq": 1}, "v.saves.0": {"$eq": "a"}} == following.filter("v", 1)
+        assert {
+            "_id": {"$eq": 1},
+            "v.saves": {"$eq": ["a", SHA1]},
+            "v.hash": {"$eq": OTHER},
+        } == following.filter("v", 1)
 
 
 class TestJudge:
@@ -83,11 +87,11 @@ class TestJudge:
     @pytest.mark.parametrize(
         ("stored", "verdict"),
         [
-            (None, Verdict.CONFLICT),
             (NEW, Verdict.SAVED),
             (version("d", "c", "b"), Verdict.SAVED),
             (version("c", "b", "a", hash=OTHER), Verdict.SAVED),
             (HELD, Verdict.BEHIND),
+            (version("a", hash="sha256:" + "d" * 64), Verdict.CONFLICT),  # a key that came back
             (version("c", "a", hash=OTHER), Verdict.EQUAL),
             (version("d", "c", "a"), Verdict.CONFLICT),
         ],
@@ -101,6 +105,14 @@ class TestJudge:
         stored = version("f", "e", "d")
         assert Verdict.CONFLICT is judge(stored, self.HELD, self.NEW, reply_lost=False)
         assert Verdict.IN_DOUBT is judge(stored, self.HELD, self.NEW, reply_lost=True)
+        equal = version("f", "e", "d", hash=OTHER)
+        assert Verdict.EQUAL is judge(equal, self.HELD, self.NEW, reply_lost=False)
+        assert Verdict.IN_DOUBT is judge(equal, self.HELD, self.NEW, reply_lost=True)
+
+    def test_is_gone(self):
+        """A document that is gone may have been deleted after it was saved."""
+        assert Verdict.CONFLICT is judge(None, self.HELD, self.NEW, reply_lost=False)
+        assert Verdict.IN_DOUBT is judge(None, self.HELD, self.NEW, reply_lost=True)
 
 
 class TestStamps:

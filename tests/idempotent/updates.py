@@ -168,6 +168,7 @@ UNKNOWN = [
     Case({"$bit": {"a": 5}}, {}, refused=("$bit",)),
     Case([{"$lookup": {}}], {}, refused=("$lookup",)),
     Case([{"$set": {"a": {"$newOperator": 1}}}], {}, refused=("$newOperator",)),
+    Case([{"$set": {"a": {"$setUnion": ["$b", "$c"]}}}], {}, refused=("$setUnion",)),
     Case([{"$set": {"a": "$$FUTURE"}}], {}, refused=("$$FUTURE",)),
     Case(
         [{"$set": {"a": {"$let": {"vars": {"CURRENT": "$x"}, "in": "$a"}}}}],
@@ -203,6 +204,8 @@ UPSERTS = [
     Upsert({"k": 1}, {"$set": {"a": 1}}, ("k",)),
     Upsert({"k": 1, "l": 2}, {"$setOnInsert": {"k": 1, "a": 1}}, ("k", "l")),
     Upsert({"_id": 1}, [{"$set": {"a": 1}}]),
+    Upsert({"_id": 1}, [{"$set": {"a": "$_id"}}]),
+    Upsert({"k": 1}, [{"$set": {"a": "$k"}}], ("k",)),
 ]
 
 REFUSED_UPSERTS = [
@@ -221,4 +224,7 @@ REFUSED_UPSERTS = [
     Upsert({"_id": 1, "l": 1}, {"$rename": {"k": "l"}}, refused=("$rename",)),
     Upsert({"k": 1}, [{"$set": {"k": 2}}], ("k",), refused=("$set",)),
     Upsert({"_id": 1}, [{"$replaceWith": {"a": 1}}], refused=("$replaceWith",)),
+    Upsert({"_id": 1, "a": None}, [{"$set": {"a": 5}}], refused=("$set",)),
+    Upsert({"k": None}, [{"$set": {"k": 5}}], ("k",), refused=("$set",)),
+    Upsert({"k": 1}, [{"$set": {"a": "$_id"}}], ("k",), refused=("$set",)),
 ]

@@ -168,7 +168,7 @@ class Dispatch:
             self.land(entry, result or AttemptResult(Ending.NO_SERVER))
             self._pump()
             return
-        # It goes first. If another pool's user has been faster, a thread makes the attempt.
+        # It goes first. If another user of the pool has been faster, a thread makes the attempt.
         self._leave(entry)
         entry.had_opened = True
         entry.on_thread = None

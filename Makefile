@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
 
-.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers chaos \
-	format clean
+.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers \
+	bench-streams chaos format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-bulk   insert_many and bulk_write beside Motor"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
+	@echo "make bench-streams  aggregates that follow changes, beside a full count; ARGS=--speed"
 	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
 	@echo "make format       format and sort imports"
 
@@ -55,6 +56,9 @@ bench-proxy: $(STAMP)
 
 bench-failovers: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.failovers $(ARGS)
+
+bench-streams: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.streams $(ARGS)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(ARGS)

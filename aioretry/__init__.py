@@ -3,6 +3,7 @@
 A module imports only from lower ones:
 
     idempotent                          recipes of writes that can be repeated safely
+    streams                             aggregates that follow a collection
     client  session  database  collection
                                         the wrappers around Motor's classes
     _definitions  _overload             what is passed through: overload retries of an old PyMongo
@@ -24,8 +25,8 @@ A module imports only from lower ones:
     errors  events  deadlines           what users see of a write, and its time limits
     _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
 
-``idempotent`` holds recipes that are built on the names below. ``testing`` is the public test kit;
-it stands beside this table.
+``idempotent`` and ``streams`` are built on the names below them. ``testing`` is the public test
+kit; it stands beside this table.
 """
 
 from aioretry._driver import ThreadCounts

@@ -30,7 +30,19 @@ RANKS = [
     {"database", "session"},
     {"client"},
     {"__init__"},
-    {"__main__", "_demo", "idempotent"},
+    {"__main__", "_demo", "idempotent", "streams"},
+]
+IN_STREAMS = [
+    {"_changes", "_errors"},
+    {"_folding"},
+    {"_sources", "_watermarks"},
+    {"_leases", "_reading"},
+    {"_committing", "_settings"},
+    {"_following", "_status"},
+    {"_rebuilding"},
+    {"_aggregator"},
+    {"command"},
+    {"__init__"},
 ]
 IN_DRIVERS_ROOM = [
     {"checkup", "idle", "messages", "options", "prober", "sessions", "views"},
@@ -105,21 +117,23 @@ def test_imports_point_downwards(path):
     """A room imports only from lower ranks, or from itself."""
     room = room_of(path)
     if rank_of(room) == len(RANKS) - 1:  # built on the public names
-        assert rooms_imported(path) <= BESIDE | {room, "_demo"}
+        others = {"_demo", "streams"} if room == "__main__" else {"_demo"}
+        assert rooms_imported(path) <= BESIDE | {room} | others
         return
     others = rooms_imported(path) - {room}
     too_high = {r for r in others if r in BESIDE or rank_of(r) >= rank_of(room)}
     assert set() == too_high
 
 
-def test_imports_inside_the_drivers_room_point_downwards():
+@pytest.mark.parametrize(("room", "ranks"), [("_motor", IN_DRIVERS_ROOM), ("streams", IN_STREAMS)])
+def test_imports_inside_a_room_point_downwards(room, ranks):
     """So do the imports from one to another of its modules."""
-    for path in sorted((PACKAGE / "_motor").glob("*.py")):
-        rank = next(n for n, names in enumerate(IN_DRIVERS_ROOM) if path.stem in names)
+    for path in sorted((PACKAGE / room).glob("*.py")):
+        rank = next(n for n, names in enumerate(ranks) if path.stem in names)
         for name in imports_of(path):
             parts = name.split(".")
-            if parts[:2] == ["aioretry", "_motor"] and len(parts) > 2:
-                assert any(parts[2] in names for names in IN_DRIVERS_ROOM[:rank]), path.name
+            if parts[:2] == ["aioretry", room] and len(parts) > 2:
+                assert any(parts[2] in names for names in ranks[:rank]), path.name
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))

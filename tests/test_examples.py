@@ -124,6 +124,14 @@ def test_import_once(shared_set):
         ] == lines_of("import_once", shared_set.uri, *options)
 
 
+def test_tags(shared_set, server_version):
+    """The counts are built, and follow what changes."""
+    if server_version is not None and server_version < "6.0":
+        pytest.skip("needs servers from 6.0 on")
+    expected = ["built: cat 1, dog 1, house 2", "followed: backyard 1, dog 1"]
+    assert expected == lines_of("tags", shared_set.uri)
+
+
 @pytest.mark.parametrize(
     "document",
     [document for document in DOCUMENTS if blocks_with_tests(document)],

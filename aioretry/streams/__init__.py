@@ -1,0 +1,53 @@
+"""Aggregates that follow a collection, each change counted exactly once.
+
+A module imports only from lower ones:
+
+    command  _aggregator              the command line; what users make
+    _status  _rebuilding  _following  how it is; counting anew; following
+    _committing  _settings            the transaction of a batch
+    _reading  _leases                 events, many at once; who may write
+    _sources  _watermarks             where changes come from; how far the aggregates are
+    _folding  _changes  _errors       pure
+"""
+
+from aioretry.streams._aggregator import Aggregator
+from aioretry.streams._changes import Change, ChangeKind, Position
+from aioretry.streams._errors import (
+    LeaseLostError,
+    NotBuiltError,
+    PositionLostError,
+    RebuildNeededError,
+    SourceChangedError,
+    SourceError,
+    StreamError,
+)
+from aioretry.streams._leases import LeaseKind
+from aioretry.streams._rebuilding import Progress
+from aioretry.streams._sources import ChangeStreamSource, QueueSource, Source, append, entry
+from aioretry.streams._status import Lag, PartStatus, Status
+from aioretry.streams._watermarks import NO_WATERMARKS
+
+__all__ = [
+    "NO_WATERMARKS",
+    "Aggregator",
+    "Change",
+    "ChangeKind",
+    "ChangeStreamSource",
+    "Lag",
+    "LeaseKind",
+    "LeaseLostError",
+    "NotBuiltError",
+    "PartStatus",
+    "Position",
+    "PositionLostError",
+    "Progress",
+    "QueueSource",
+    "RebuildNeededError",
+    "Source",
+    "SourceChangedError",
+    "SourceError",
+    "Status",
+    "StreamError",
+    "append",
+    "entry",
+]

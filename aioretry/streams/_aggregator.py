@@ -1,0 +1,159 @@
+"""An aggregator: what a user makes, and what can be done with it."""
+
+from typing import Any, cast
+
+from aioretry import RetryClient, RetryMotorCollection
+from aioretry.streams import _status
+from aioretry.streams._folding import Increments
+from aioretry.streams._following import Follower
+from aioretry.streams._leases import MAJORITY, Leases
+from aioretry.streams._rebuilding import OnProgress, Progress, Rebuild
+from aioretry.streams._settings import Settings
+from aioretry.streams._sources import Source
+from aioretry.streams._status import Status
+
+
+class Aggregator:
+    """Counters by bucket that follow a source, each change counted exactly once.
+
+    A bucket is a document of the target: its ``_id``, and its counters as whole numbers. Counters
+    that are zero are left out, and so are buckets without any other: the target equals what a fresh
+    count of the same increments would give, document by document. Nobody else writes to it. Beside
+    the buckets it holds a watermark for each worker, which :data:`NO_WATERMARKS` leaves out.
+
+    Args:
+        name: What its leases are called; another one for each aggregator of a database.
+        source: What it follows.
+        increments: What a change means: pairs of a bucket and of what to add to its counters. A
+            plain function without side effects; for one change it always gives the same. For a
+            document's deletion it takes off what it has given for the insert, and for an update
+            both: what the old one counted for is taken off, and the new one added.
+        target: The collection of the aggregates.
+        parts: Among how many workers the buckets are divided.
+        lease_seconds: How long a worker that is dead or frozen holds up the next one.
+        max_changes: How many changes a batch has at most.
+        max_bytes: About how many bytes of updates.
+        max_seconds: For how many seconds a batch is collected at most.
+
+    Raises:
+        TypeError: ``target`` is no collection of a :class:`~aioretry.RetryClient`.
+        ValueError: A number is out of its range, or the name is empty.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        increments: Increments,
+        target: RetryMotorCollection[Any],
+        *,
+        parts: int = 1,
+        lease_seconds: float = 15.0,
+        max_changes: int = 1000,
+        max_bytes: int = 1_000_000,
+        max_seconds: float = 0.5,
+    ) -> None:
+        if not name:
+            raise ValueError("an aggregator needs a name")
+        if not isinstance(target, RetryMotorCollection):
+            raise TypeError(f"target must be a collection of a RetryClient, not {target!r}")
+        numbers = {"parts": parts, "max_changes": max_changes, "max_bytes": max_bytes}
+        for what, number in numbers.items():
+            if number < 1:
+                raise ValueError(f"{what} must be at least 1, not {number!r}")
+        for what, seconds in {"lease_seconds": lease_seconds, "max_seconds": max_seconds}.items():
+            if not seconds > 0:
+                raise ValueError(f"{what} must be more than 0, not {seconds!r}")
+        client = cast(RetryClient[Any], target.database.client)
+        self._settings = Settings(
+            name,
+            source,
+            increments,
+            target.with_options(write_concern=MAJORITY),
+            client,
+            Leases(client.get_database(target.database.name), name, lease_seconds),
+            parts,
+            max_changes,
+            max_bytes,
+            max_seconds,
+        )
+
+    def __repr__(self) -> str:
+        settings = self._settings
+        return f"<Aggregator {settings.name}: {settings.source!r} to {settings.target.full_name}>"
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._settings.name
+
+    @property
+    def parts(self) -> int:
+        """Among how many workers the buckets are divided."""
+        return self._settings.parts
+
+    @property
+    def client(self) -> RetryClient[Any]:
+        """The client of its target."""
+        return self._settings.client
+
+    async def run(self, part: int = 0, *, until_caught_up: bool = False) -> None:
+        """Keep one part of the aggregates up to date, for as long as this is not cancelled.
+
+        While somebody else holds the part's lease, it waits. After lost connections, elections and
+        a lost lease it goes on by itself at the watermark.
+
+        Args:
+            part: Which part, from 0.
+            until_caught_up: Whether to return once everything was applied that was acknowledged by
+                the majority before the call. On a sharded cluster: once there is no more to read.
+
+        Raises:
+            NotBuiltError: There are no aggregates yet: :meth:`rebuild` them.
+            PositionLostError: The changes after the watermark can't be read any more, say because
+                the oplog has rolled over: :meth:`rebuild` them.
+            SourceChangedError: The source was dropped or renamed: :meth:`rebuild` them.
+            SourceError: The source can't be followed.
+            ValueError: There is no such part.
+            Exception: What ``increments`` raises, and errors of the driver that don't pass by
+                themselves. The batch was not applied.
+        """
+        if not 0 <= part < self.parts:
+            raise ValueError(f"there are the parts 0 to {self.parts - 1}, and no {part!r}")
+        await Follower(self._settings, part, until_caught_up).run()
+
+    async def rebuild(self, on_progress: OnProgress | None = None) -> Progress:
+        """Count everything anew, and put the result in the place of the aggregates.
+
+        Workers leave their leases to it and wait until it is done; writes to the source go on.
+        Readers see the old aggregates until the end, and then the new ones. It begins again by
+        itself after lost connections and elections; if its process dies, the aggregates stay as
+        they were, and the next rebuild clears up what it has left.
+
+        Args:
+            on_progress: What is called now and then, with a :class:`Progress`.
+
+        Returns:
+            The last progress.
+
+        Raises:
+            LeaseLostError: It was frozen for longer than its lease, and somebody took it over.
+            SourceError: The source can't be rebuilt from, or the reading took longer than the
+                servers keep a snapshot (``minSnapshotHistoryWindowInSeconds``).
+            Exception: As for :meth:`run`.
+        """
+        return await Rebuild(self._settings, on_progress or (lambda _: None)).run()
+
+    async def status(self, *, count_up_to: int = _status.MOST) -> Status:
+        """Tell who holds the leases, and how far behind the aggregates are.
+
+        Args:
+            count_up_to: How many changes of a lag are counted at most.
+
+        Raises:
+            ValueError: ``count_up_to`` is less than 1.
+            PyMongoError: The servers could not be asked.
+        """
+        if count_up_to < 1:
+            raise ValueError(f"count_up_to must be at least 1, not {count_up_to!r}")
+        return await _status.status(self._settings, count_up_to)

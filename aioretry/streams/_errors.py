@@ -1,0 +1,89 @@
+"""What can go wrong with a stream, typed; and which errors of the driver pass by themselves."""
+
+from typing import Final
+
+from pymongo.errors import ConnectionFailure, ExecutionTimeout, OperationFailure, PyMongoError
+
+_TOO_LARGE: Final = 10334
+_NO_IMAGE: Final = 47
+_LOST: Final = {
+    136: "the queue's oldest entries were overwritten before they were read",
+    260: "the resume token does not belong to this collection",
+    280: "the change stream can't go on",
+    286: "the resume point is no longer in the oplog",
+    _NO_IMAGE: "the image of a document before or after a change is no longer there",
+    _TOO_LARGE: "a change is larger than 16 MB with its images",
+}
+_PASSING: Final = frozenset(
+    {6, 7, 24, 43, 50, 63, 64, 89, 91, 112, 133, 150, 189, 225, 234, 237, 246, 251, 262, 279}
+    | {9001, 10107, 11600, 11601, 11602, 13388, 13435, 13436}
+)
+_LABELS: Final = (
+    "TransientTransactionError",
+    "UnknownTransactionCommitResult",
+    "ResumableChangeStreamError",
+    "RetryableWriteError",
+    "RetryableError",
+)
+
+
+class StreamError(PyMongoError):
+    """The aggregates can't follow their source; the base of all the others here."""
+
+
+class RebuildNeededError(StreamError):
+    """The aggregates can't be brought up to date by changes any more, only by a rebuild.
+
+    Nothing was skipped: they are as they were at their watermark.
+    """
+
+
+class NotBuiltError(RebuildNeededError):
+    """There are no aggregates yet, or they were built for another number of workers."""
+
+
+class PositionLostError(RebuildNeededError):
+    """The changes after the watermark can't be read any more.
+
+    The oplog has rolled over, or images of documents are gone. ``__cause__`` is the server's error.
+    """
+
+
+class SourceChangedError(RebuildNeededError):
+    """The source was dropped or renamed, or its database was dropped."""
+
+
+class SourceError(StreamError):
+    """The source can't be followed as it is: it has no images, or the server is too old."""
+
+
+class LeaseLostError(StreamError):
+    """The lease is somebody else's by now, or has expired; nothing was written without it."""
+
+
+class WatermarkMovedError(StreamError):
+    """The watermark is not where this worker has left it: a commit was applied, or a rebuild."""
+
+
+def lost_position(exc: PyMongoError) -> PositionLostError | None:
+    """Return our error for one that says that the position is lost, or None."""
+    why = _LOST.get(_code_of(exc)) if isinstance(exc, OperationFailure) else None
+    if why is None:
+        return None
+    return PositionLostError(f"the position in the source is lost, rebuild the aggregates: {why}")
+
+
+def passes_by_itself(exc: BaseException) -> bool:
+    """Tell whether it helps to begin again at the watermark."""
+    if isinstance(exc, StreamError):
+        return isinstance(exc, LeaseLostError | WatermarkMovedError)
+    if isinstance(exc, ConnectionFailure | ExecutionTimeout):
+        return True
+    if not isinstance(exc, PyMongoError):
+        return False
+    labelled = any(exc.has_error_label(label) for label in _LABELS)
+    return labelled or (isinstance(exc, OperationFailure) and _code_of(exc) in _PASSING)
+
+
+def _code_of(exc: OperationFailure) -> int:
+    return exc.code or 0

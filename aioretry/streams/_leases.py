@@ -1,0 +1,207 @@
+"""Who may write the aggregates: one worker for each part, or one rebuild."""
+
+import contextlib
+import datetime as dt
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bson.codec_options import CodecOptions
+from pymongo import ReturnDocument
+from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.write_concern import WriteConcern
+
+from aioretry import RetryMotorClientSession, RetryMotorCollection, RetryMotorDatabase, deadline
+from aioretry.streams._errors import LeaseLostError
+
+MAJORITY: Final = WriteConcern(w="majority")
+PLAIN: Final = CodecOptions[dict[str, Any]](tz_aware=True)
+LEASES: Final = "aioretry.leases"
+
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+_NOT_OVER = {"$gt": ["$expires", "$$NOW"]}
+
+
+class LeaseKind(enum.Enum):
+    """What a lease is held for."""
+
+    UPDATE = "update"
+    """To follow the source."""
+
+    REBUILD = "rebuild"
+    """To count everything anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write one part of the aggregates, as long as nobody has taken it over."""
+
+    part: int
+    """Which part."""
+
+    owner: str
+    """Who holds it."""
+
+    kind: LeaseKind
+    """What for."""
+
+    fence: int
+    """Its number: each lease of a part has a larger one than all before."""
+
+
+class Leases:
+    """The leases of one aggregator: a record for each part.
+
+    Times are the server's (``$$NOW``). Wrong clocks make a lease end early or late, and no more: it
+    is its number that every commit checks.
+
+    Args:
+        database: Where they are kept.
+        name: The aggregator's name.
+        seconds: How long a lease lasts without being renewed.
+    """
+
+    def __init__(self, database: RetryMotorDatabase[Any], name: str, seconds: float) -> None:
+        self._records: RetryMotorCollection[dict[str, Any]] = database.get_collection(
+            LEASES, codec_options=PLAIN, write_concern=MAJORITY
+        )
+        self._admin = database.client.admin
+        self._name = name
+        self.seconds = seconds
+
+    async def take(
+        self, part: int, kind: LeaseKind, owner: str, session: RetryMotorClientSession
+    ) -> Lease | None:
+        """Take a lease, if it is nobody's; an owner may take its own over.
+
+        Args:
+            part: Which.
+            kind: What for. While a rebuild waits, nobody gets one for updates.
+            owner: Who wants it: another name for each worker.
+            session: What its transactions will be in. Whoever takes the lease over ends them.
+
+        Returns:
+            The lease, or None if it is somebody's.
+        """
+        async with deadline(self.seconds):
+            found = await self._look(part, kind, owner)
+            if not found["is_free"]:
+                return None
+            await self._end_transactions(found.get("session"))
+            taken: Mapping[str, Any] | None = await self._records.find_one_and_update(
+                {"_id": self._id(part), "$expr": self._is_free(kind, owner)},
+                [
+                    {
+                        "$set": {
+                            "owner": {"$literal": owner},
+                            "kind": kind.value,
+                            "fence": {"$add": ["$fence", 1]},
+                            "since": "$$NOW",
+                            "expires": self._end(),
+                            "session": {"$literal": session.session_id},
+                        }
+                    },
+                    *([{"$unset": "wanted"}] if kind is LeaseKind.REBUILD else []),
+                ],
+                return_document=ReturnDocument.AFTER,
+            )
+        return None if taken is None else Lease(part, owner, kind, taken["fence"])
+
+    async def renew(self, lease: Lease, session: RetryMotorClientSession | None = None) -> bool:
+        """Make a lease last longer.
+
+        Args:
+            lease: The lease.
+            session: A session; in its transaction, which conflicts with a takeover then, if one
+                runs.
+
+        Returns:
+            Whether a rebuild waits for it.
+
+        Raises:
+            LeaseLostError: It has expired, or is somebody else's.
+        """
+        record: Mapping[str, Any] | None = await self._records.find_one_and_update(
+            {**self._of(lease), "$expr": _NOT_OVER},
+            [{"$set": {"expires": self._end()}}],
+            session=session,
+            return_document=ReturnDocument.AFTER,
+        )
+        if record is None:
+            raise LeaseLostError(f"{lease.owner} has lost its lease {lease.fence} of {self._name}")
+        if "wanted" not in record or lease.kind is LeaseKind.REBUILD:
+            return False
+        now = record["expires"] - dt.timedelta(seconds=self.seconds)
+        return bool(record["wanted"] > now)
+
+    async def release(self, lease: Lease) -> None:
+        """Let others have it at once."""
+        await self._records.update_one(
+            self._of(lease), {"$set": {"expires": _EPOCH}, "$unset": {"session": ""}}
+        )
+
+    async def ask(self, part: int) -> None:
+        """Have the one who follows leave a lease to a rebuild, and nobody else begin to."""
+        await self._make(part)
+        await self._records.update_one({"_id": self._id(part)}, [{"$set": {"wanted": self._end()}}])
+
+    async def records(self) -> list[dict[str, Any]]:
+        """Return all records, by part, with the seconds that are left of each (``left``)."""
+        left = {"$divide": [{"$subtract": ["$expires", "$$NOW"]}, 1000]}
+        cursor = self._records.aggregate(
+            [
+                {"$match": {"_id.aggregator": self._name}},
+                {"$set": {"left": left}},
+                {"$sort": {"_id.part": 1}},
+            ]
+        )
+        return await cursor.to_list(None)
+
+    async def _look(self, part: int, kind: LeaseKind, owner: str) -> Mapping[str, Any]:
+        pipeline: list[dict[str, Any]] = [
+            {"$match": {"_id": self._id(part)}},
+            {"$project": {"session": 1, "is_free": self._is_free(kind, owner)}},
+        ]
+        found = await self._records.aggregate(pipeline).to_list(1)
+        if not found:
+            await self._make(part)
+            found = await self._records.aggregate(pipeline).to_list(1)
+        return found[0]
+
+    async def _make(self, part: int) -> None:
+        with contextlib.suppress(DuplicateKeyError):  # somebody else has, at the same time
+            await self._records.update_one(
+                {"_id": self._id(part)},
+                {"$setOnInsert": {"fence": 0, "expires": _EPOCH}},
+                upsert=True,
+            )
+
+    async def _end_transactions(self, session_id: Mapping[str, Any] | None) -> None:
+        """Abort what a dead or frozen owner has left open: the server would wait for a minute."""
+        if session_id is None:
+            return
+        try:
+            await self._admin.command({"killSessions": [session_id]})
+        except OperationFailure as exc:
+            # Another database user's session can't be ended by us. Its transaction ends by itself.
+            if exc.code not in {11, 13}:
+                raise
+
+    def _is_free(self, kind: LeaseKind, owner: str) -> dict[str, Any]:
+        free: dict[str, Any] = {
+            "$or": [{"$lte": ["$expires", "$$NOW"]}, {"$eq": ["$owner", {"$literal": owner}]}]
+        }
+        if kind is LeaseKind.REBUILD:
+            return free
+        unwanted = {"$lte": [{"$ifNull": ["$wanted", _EPOCH]}, "$$NOW"]}
+        return {"$and": [free, unwanted]}
+
+    def _end(self) -> dict[str, Any]:
+        return {"$add": ["$$NOW", round(self.seconds * 1000)]}
+
+    def _of(self, lease: Lease) -> dict[str, Any]:
+        return {"_id": self._id(lease.part), "owner": lease.owner, "fence": lease.fence}
+
+    def _id(self, part: int) -> dict[str, Any]:
+        return {"aggregator": self._name, "part": part}

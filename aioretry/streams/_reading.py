@@ -1,0 +1,141 @@
+"""Events of a change stream, many for one thread hop."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, Self
+
+from anyio import to_thread
+
+from aioretry import deadline
+from aioretry.streams._changes import Position
+from aioretry.streams._sources import Source
+
+_ENDING = "invalidate"
+_TIMEOUT = 10.0  # seconds beyond what a read waits by itself
+_AWAIT_MS = 100
+
+Event = Mapping[str, Any]
+
+
+class Stream(Protocol):
+    """What is used of PyMongo's change stream."""
+
+    @property
+    def resume_token(self) -> Mapping[str, Any] | None:
+        """Where it would go on."""
+        ...
+
+    def try_next(self) -> Event | None:
+        """Wait for an event, but not for long."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What one read has found."""
+
+    events: list[Event]
+    """In the order of the server."""
+
+    token: Mapping[str, Any] | None
+    """Where the next read goes on."""
+
+    is_at_end: bool
+    """Whether there was nothing more at the moment."""
+
+
+class Reader:
+    """A change stream from a position on.
+
+    Used with ``async with``. The driver resumes it by itself after one error; whatever it raises
+    means to make a new one.
+
+    Args:
+        source: What is followed.
+        position: Where to begin.
+        batch_size: How many events the server sends at once.
+    """
+
+    def __init__(self, source: Source, position: Position, batch_size: int = 1000) -> None:
+        self._arguments = {
+            **source.watching(),
+            "max_await_time_ms": _AWAIT_MS,
+            "batch_size": batch_size,
+            **start(position),
+        }
+        self._collection = source.watched
+        self._stream: Stream | None = None
+        self._has_ended = threading.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        # A thread that is under way closes the stream itself.
+        self._has_ended.set()
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            with deadline(1.0):
+                await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
+
+    async def read(self, most: int, seconds: float) -> Read:
+        """Read events until there are so many, or time is over, or there are no more.
+
+        Args:
+            most: How many at most.
+            seconds: How long at most; a server that does not answer is given some more.
+
+        Raises:
+            PyMongoError: The driver could not resume.
+        """
+        stream, self._stream = self._stream, None
+        read = partial(self._read, stream, most, seconds)
+        with deadline(seconds + _TIMEOUT):
+            self._stream, found = await to_thread.run_sync(read, abandon_on_cancel=True)
+        return found
+
+    def _read(self, stream: Stream | None, most: int, seconds: float) -> tuple[Stream, Read]:
+        watch = self._collection.delegate.watch
+        opened: Stream = watch(**self._arguments) if stream is None else stream
+        try:
+            found = _collect(opened, most, seconds)
+        except BaseException:
+            _close(opened)
+            raise
+        if self._has_ended.is_set():
+            _close(opened)
+        return opened, found
+
+
+def _collect(stream: Stream, most: int, seconds: float) -> Read:
+    events: list[Event] = []
+    end = time.monotonic() + seconds
+    while len(events) < most and time.monotonic() < end:
+        event = stream.try_next()
+        if event is None:
+            return Read(events, stream.resume_token, is_at_end=True)
+        events.append(event)
+        if event["operationType"] == _ENDING:
+            break
+    return Read(events, stream.resume_token, is_at_end=False)
+
+
+def start(position: Position) -> dict[str, Any]:
+    """Return the arguments of `watch` that begin at a position."""
+    if position.token is None:
+        return {"start_at_operation_time": position.after()}
+    return {"resume_after": position.token}
+
+
+def _close(stream: Stream) -> None:
+    # The server forgets a cursor that nobody asks for, too.
+    with contextlib.suppress(Exception):
+        stream.close()

@@ -1,0 +1,68 @@
+"""What the tests of streams need: documents with images, and their aggregates."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from pymongo import MongoClient
+
+from aioretry import RetryClient, RetryMotorCollection
+from aioretry.streams import Aggregator
+from tests.conftest import MAJORITY
+from tests.streams.tagging import IMAGES, aggregated, counted, of_change_stream
+
+
+@pytest.fixture(autouse=True)
+def _needs_images(request: pytest.FixtureRequest, server_version: str | None) -> None:
+    """Skip what the servers under test are too old for."""
+    module = request.module.__name__.rpartition(".")[2]
+    oldest = {"test_stream_parts": "4.2", "test_stream_sources": "5.0"}.get(module, "6.0")
+    if server_version is not None and server_version < oldest:
+        pytest.skip(f"needs servers from {oldest} on")
+
+
+@pytest.fixture
+async def documents(collection: RetryMotorCollection) -> RetryMotorCollection:
+    """A collection that keeps images."""
+    await collection.database.create_collection(collection.name, **IMAGES)
+    return collection
+
+
+@pytest.fixture
+def target(client: RetryClient, collection: RetryMotorCollection) -> RetryMotorCollection:
+    """Where the aggregates go."""
+    name = f"{collection.name}_tags"
+    return client.aioretry_tests.get_collection(name, write_concern=MAJORITY)
+
+
+@pytest.fixture
+def aggregator(documents: RetryMotorCollection, target: RetryMotorCollection) -> Aggregator:
+    """What follows the documents."""
+    return of_change_stream(documents, target)
+
+
+@pytest.fixture
+def fresh(stored):
+    """Count all documents anew."""
+    return lambda: counted(stored)
+
+
+@pytest.fixture
+def tags(plain: MongoClient, target: RetryMotorCollection):
+    """Read the aggregates."""
+    return lambda: aggregated(plain[target.database.name][target.name])
+
+
+@pytest.fixture
+async def following() -> AsyncIterator:
+    """Have aggregators followed in the background, until the test ends."""
+    tasks: list[asyncio.Task] = []
+
+    def follow(aggregator: Aggregator, part: int = 0) -> asyncio.Task:
+        tasks.append(asyncio.create_task(aggregator.run(part)))
+        return tasks[-1]
+
+    yield follow
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,21 @@
+"""What workers in processes of their own import."""
+
+import os
+
+from aioretry import RetryClient
+from aioretry.streams import Aggregator
+from tests.streams.tagging import of_change_stream
+
+URI, NAME = "STREAM_TEST_URI", "STREAM_TEST_NAME"
+LEASE_SECONDS = 2.0
+
+not_an_aggregator = 7
+
+
+def aggregator() -> Aggregator:
+    """The aggregator that the environment names."""
+    database = RetryClient(os.environ[URI]).aioretry_tests
+    name = os.environ[NAME]
+    return of_change_stream(
+        database[name], database[f"{name}_tags"], lease_seconds=LEASE_SECONDS, max_bytes=2000
+    )

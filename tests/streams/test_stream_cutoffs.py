@@ -1,0 +1,67 @@
+"""Workers and rebuilds that are cut off at each of their commands."""
+
+import pytest
+
+from tests.idempotent.points import APP_NAME, at_each_kill, at_each_lost_reply
+from tests.streams.recipe import follow
+from tests.streams.tagging import animal
+
+TARGET = "tests.streams.recipe:follow"
+
+either = pytest.mark.parametrize("rebuilds", [False, True], ids=["update", "rebuild"])
+
+
+@pytest.fixture
+async def step(documents, aggregator):
+    """Make a few changes that the next run has to apply."""
+    await documents.insert_many([animal(n, f"t{n % 3}", "all") for n in range(6)])
+    await aggregator.rebuild()
+
+    async def step(number: int) -> None:
+        await documents.update_one({"_id": number % 6}, {"$set": {"tags": [f"n{number}", "all"]}})
+        await documents.replace_one(
+            {"_id": 100 + number}, animal(100 + number, "new", "all"), upsert=True
+        )
+        await documents.delete_one({"_id": 99 + number})
+
+    return step
+
+
+@either
+async def test_each_kill(rebuilds, replica_set, documents, aggregator, step, fresh, tags):
+    """Killed before or after any command, it has applied each change once, or the next one does."""
+
+    async def recover(number: int) -> None:
+        await aggregator.run(until_caught_up=True)
+        assert tags() == fresh()
+        await step(number)
+
+    await step(0)
+    arguments = {"name": documents.name, "rebuilds": rebuilds}
+    kills = await at_each_kill(replica_set, TARGET, lambda _: arguments, recover)
+    assert kills >= 20
+
+
+@either
+async def test_each_lost_reply(rebuilds, replica_set, documents, step, fresh, tags):
+    """Whichever reply is lost, it goes on by itself, and each change is applied once."""
+
+    async def run(number: int) -> None:
+        await step(number)
+        joint = "&" if "?" in replica_set.uri else "?"
+        await follow(f"{replica_set.uri}{joint}appName={APP_NAME}", documents.name, rebuilds)
+        assert tags() == fresh()
+
+    lost = await at_each_lost_reply(replica_set, run)
+    assert lost >= 10
+
+
+async def test_nothing_is_left(documents, aggregator, client):
+    """A rebuild drops what an interrupted one has left behind."""
+    database = client.aioretry_tests
+    left = f"{documents.name}_tags.rebuild.0123"
+    await database[left].insert_one({"_id": "x", "count": 1})
+    assert left in await database.list_collection_names()
+    await aggregator.rebuild()
+    names = await database.list_collection_names()
+    assert [] == [name for name in names if name.startswith(f"{documents.name}_tags.rebuild")]

@@ -33,7 +33,7 @@ RANKS = [
     {"__main__", "_demo", "idempotent", "streams"},
 ]
 IN_STREAMS = [
-    {"_changes", "_errors"},
+    {"_changes", "_errors", "_pace"},
     {"_folding"},
     {"_sources", "_watermarks"},
     {"_leases", "_reading"},

@@ -7,13 +7,15 @@ A module imports only from lower ones:
     _committing  _settings            the transaction of a batch
     _reading  _leases                 events, many at once; who may write
     _sources  _watermarks             where changes come from; how far the aggregates are
-    _folding  _changes  _errors       pure
+    _pace  _folding  _changes  _errors
+                                      how much at once; pure
 """
 
 from aioretry.streams._aggregator import Aggregator
 from aioretry.streams._changes import Change, ChangeKind, Position
 from aioretry.streams._errors import (
     LeaseLostError,
+    MismatchError,
     NotBuiltError,
     PositionLostError,
     RebuildNeededError,
@@ -36,6 +38,7 @@ __all__ = [
     "Lag",
     "LeaseKind",
     "LeaseLostError",
+    "MismatchError",
     "NotBuiltError",
     "PartStatus",
     "Position",

@@ -1,9 +1,12 @@
 """An aggregator: what a user makes, and what can be done with it."""
 
+import inspect
+import math
 from typing import Any, cast
 
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.streams import _status
+from aioretry.streams._errors import RebuildNeededError
 from aioretry.streams._folding import Increments
 from aioretry.streams._following import Follower
 from aioretry.streams._leases import MAJORITY, Leases
@@ -30,14 +33,19 @@ class Aggregator:
             both: what the old one counted for is taken off, and the new one added.
         target: The collection of the aggregates.
         parts: Among how many workers the buckets are divided.
-        lease_seconds: How long a worker that is dead or frozen holds up the next one.
+        version: Of the increments: another one for each change of what they give. Aggregates of
+            one version are not followed by another one.
+        lease_seconds: How long a worker that is dead or frozen holds up the next one. At best more
+            than an election takes.
         max_changes: How many changes a batch has at most.
         max_bytes: About how many bytes of updates.
         max_seconds: For how many seconds a batch is collected at most.
 
     Raises:
-        TypeError: ``target`` is no collection of a :class:`~aioretry.RetryClient`.
-        ValueError: A number is out of its range, or the name is empty.
+        TypeError: ``target`` is no collection of a :class:`~aioretry.RetryClient`, ``increments``
+            no plain function, or another argument of another type.
+        ValueError: A number is out of its range, the name is empty, or the source and the target
+            have different clients: a rebuild needs both to have the same clock.
     """
 
     def __init__(
@@ -48,23 +56,23 @@ class Aggregator:
         target: RetryMotorCollection[Any],
         *,
         parts: int = 1,
+        version: str = "",
         lease_seconds: float = 15.0,
         max_changes: int = 1000,
         max_bytes: int = 1_000_000,
         max_seconds: float = 0.5,
     ) -> None:
+        _check_texts(name=name, version=version)
         if not name:
-            raise ValueError("an aggregator needs a name")
+            raise ValueError("name must be a str that is not empty")
         if not isinstance(target, RetryMotorCollection):
             raise TypeError(f"target must be a collection of a RetryClient, not {target!r}")
-        numbers = {"parts": parts, "max_changes": max_changes, "max_bytes": max_bytes}
-        for what, number in numbers.items():
-            if number < 1:
-                raise ValueError(f"{what} must be at least 1, not {number!r}")
-        for what, seconds in {"lease_seconds": lease_seconds, "max_seconds": max_seconds}.items():
-            if not seconds > 0:
-                raise ValueError(f"{what} must be more than 0, not {seconds!r}")
+        _check_plain(increments=increments)
+        _check_numbers(parts=parts, max_changes=max_changes, max_bytes=max_bytes)
+        _check_seconds(lease_seconds=lease_seconds, max_seconds=max_seconds)
         client = cast(RetryClient[Any], target.database.client)
+        if source.watched.database.client is not client:
+            raise ValueError(f"target must have the client of the source {source!r}")
         self._settings = Settings(
             name,
             source,
@@ -73,6 +81,7 @@ class Aggregator:
             client,
             Leases(client.get_database(target.database.name), name, lease_seconds),
             parts,
+            version,
             max_changes,
             max_bytes,
             max_seconds,
@@ -110,6 +119,8 @@ class Aggregator:
 
         Raises:
             NotBuiltError: There are no aggregates yet: :meth:`rebuild` them.
+            MismatchError: They are for another number of parts, by another version or by another
+                aggregator.
             PositionLostError: The changes after the watermark can't be read any more, say because
                 the oplog has rolled over: :meth:`rebuild` them.
             SourceChangedError: The source was dropped or renamed: :meth:`rebuild` them.
@@ -138,11 +149,43 @@ class Aggregator:
 
         Raises:
             LeaseLostError: It was frozen for longer than its lease, and somebody took it over.
+            MismatchError: The target is another aggregator's.
             SourceError: The source can't be rebuilt from, or the reading took longer than the
                 servers keep a snapshot (``minSnapshotHistoryWindowInSeconds``).
+            TypeError: ``on_progress`` is no plain function.
             Exception: As for :meth:`run`.
         """
-        return await Rebuild(self._settings, on_progress or (lambda _: None)).run()
+        progress = await self._rebuild(on_progress, None)
+        return cast(Progress, progress)  # None only after an error
+
+    async def rebuild_after(
+        self, error: RebuildNeededError, on_progress: OnProgress | None = None
+    ) -> Progress | None:
+        """Rebuild because of an error, unless somebody else has done so since it was raised.
+
+        Of several workers that meet the same error, one rebuilds.
+
+        Args:
+            error: What :meth:`run` has raised.
+            on_progress: What is called now and then, with a :class:`Progress`.
+
+        Returns:
+            The last progress, or None if there was nothing to do any more.
+
+        Raises:
+            Exception: As for :meth:`rebuild`.
+            TypeError: ``error`` is something else.
+        """
+        if not isinstance(error, RebuildNeededError):
+            raise TypeError(f"error must be a RebuildNeededError, not {error!r}")
+        return await self._rebuild(on_progress, error)
+
+    async def _rebuild(
+        self, on_progress: OnProgress | None, error: RebuildNeededError | None
+    ) -> Progress | None:
+        told = on_progress or (lambda _: None)
+        _check_plain(on_progress=told)
+        return await Rebuild(self._settings, told, error).run()
 
     async def status(self, *, count_up_to: int = _status.MOST) -> Status:
         """Tell who holds the leases, and how far behind the aggregates are.
@@ -157,3 +200,31 @@ class Aggregator:
         if count_up_to < 1:
             raise ValueError(f"count_up_to must be at least 1, not {count_up_to!r}")
         return await _status.status(self._settings, count_up_to)
+
+
+def _check_plain(**functions: object) -> None:
+    for what, function in functions.items():
+        if not callable(function) or inspect.iscoroutinefunction(function):
+            raise TypeError(f"{what} must be a plain function, not {function!r}")
+
+
+def _check_texts(**texts: object) -> None:
+    for what, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{what} must be a str, not {text!r}")
+
+
+def _check_numbers(**numbers: object) -> None:
+    for what, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"{what} must be an int, not {number!r}")
+        if number < 1:
+            raise ValueError(f"{what} must be at least 1, not {number!r}")
+
+
+def _check_seconds(**times: object) -> None:
+    for what, seconds in times.items():
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise TypeError(f"{what} must be a number of seconds, not {seconds!r}")
+        if not 0.001 <= seconds < math.inf:
+            raise ValueError(f"{what} must be at least 0.001 and finite, not {seconds!r}")

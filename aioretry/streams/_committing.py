@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bson.codec_options import CodecOptions
+from pymongo import ReadPreference
 from pymongo.read_concern import ReadConcern
 
 from aioretry import RetryMotorClientSession, RetryMotorCollection, deadline
 from aioretry.streams._changes import Position
-from aioretry.streams._errors import NotBuiltError, WatermarkMovedError
+from aioretry.streams._errors import WatermarkMovedError
 from aioretry.streams._folding import Fold
-from aioretry.streams._leases import MAJORITY, Lease, Leases
+from aioretry.streams._leases import MAJORITY, PLAIN, Lease, Leases
 from aioretry.streams._watermarks import Watermark, move, watermark_id
 
 _SNAPSHOT = ReadConcern("snapshot")
@@ -41,6 +41,15 @@ class Committer:
     leases: Leases
     lease: Lease
     session: RetryMotorClientSession
+
+    async def renew(self) -> bool:
+        """Renew the lease; return whether a rebuild waits for it.
+
+        Raises:
+            LeaseLostError: The lease is somebody else's, or has expired.
+        """
+        async with deadline(self.leases.seconds):
+            return await self.leases.renew(self.lease)
 
     async def commit(
         self, watermark: Watermark, fold: Fold, position: Position, changes: int
@@ -117,21 +126,10 @@ async def remove_zeros(
         await target.delete_many({**chosen, **_IS_EMPTY}, session=session)
 
 
-async def load(
-    target: RetryMotorCollection[Any], part: int, parts: int, codec_options: CodecOptions[Any]
-) -> Watermark:
-    """Read the watermark of a part, as the majority has it.
-
-    Raises:
-        NotBuiltError: There is none.
-    """
-    majority = target.with_options(codec_options, read_concern=ReadConcern("majority"))
+async def load(target: RetryMotorCollection[Any], part: int) -> Watermark | None:
+    """Read the watermark of a part, as the majority has it; None if there is none."""
+    majority = target.with_options(
+        PLAIN, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
+    )
     found = await majority.find_one({"_id": watermark_id(part)})
-    if found is None:
-        raise NotBuiltError(f"{target.full_name} was never built: rebuild it")
-    watermark = Watermark.of(found)
-    if watermark.parts != parts:
-        raise NotBuiltError(
-            f"{target.full_name} was built for {watermark.parts} workers, not for {parts}: rebuild"
-        )
-    return watermark
+    return None if found is None else Watermark.of(found)

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from bson.objectid import ObjectId
 from pymongo.errors import ConnectionFailure, ExecutionTimeout, OperationFailure, PyMongoError
 
 _TOO_LARGE: Final = 10334
@@ -37,9 +38,22 @@ class RebuildNeededError(StreamError):
     Nothing was skipped: they are as they were at their watermark.
     """
 
+    build: ObjectId | None = None
+    """Which rebuild made the aggregates that can't; None if there are none."""
+
 
 class NotBuiltError(RebuildNeededError):
-    """There are no aggregates yet, or they were built for another number of workers."""
+    """There are no aggregates yet."""
+
+
+class MismatchError(RebuildNeededError):
+    """The aggregates are another aggregator's, or another version's, or for other workers.
+
+    Perhaps somebody is at work who follows them as they are.
+    """
+
+    is_anothers: bool = False
+    """Whether they are another aggregator's: a rebuild does not help then."""
 
 
 class PositionLostError(RebuildNeededError):

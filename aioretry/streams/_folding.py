@@ -1,11 +1,15 @@
 """Pure: many changes become few increments."""
 
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import bson
-from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
+from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions, DatetimeConversion
+from bson.decimal128 import Decimal128
+from bson.regex import Regex
 from pymongo import UpdateOne
 
 from aioretry.streams._changes import Change
@@ -14,6 +18,7 @@ Increments = Callable[[Change], Iterable[tuple[Any, Mapping[str, int]]]]
 
 RESERVED = "aioretry"
 _OVERHEAD = 32  # bytes of an update statement, its bucket and counters apart
+_AS_STORED = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 
 class Fold:
@@ -37,7 +42,7 @@ class Fold:
         self._part = part
         self._parts = parts
         self._codec_options = codec_options
-        self._buckets: dict[bytes, tuple[Any, dict[str, int]]] = {}
+        self._buckets: dict[bytes, dict[str, int]] = {}
         self.size = 0
         """About how many bytes the updates have."""
 
@@ -48,36 +53,36 @@ class Fold:
         """Add what a change means.
 
         Raises:
-            TypeError: A counter's increment is not a whole number.
+            TypeError: A counter's increment is not a whole number, or a bucket is a list or a
+                regular expression.
             ValueError: A bucket or a counter has a name that is not allowed.
         """
         for bucket, counters in self._increments(change):
             key = self._encoded(bucket)
-            if self._part is None or part_of(key, self._parts) == self._part:
-                self._add(key, bucket, counters)
+            if self._part is None or part_of(bucket, self._parts, key) == self._part:
+                self._add(key, counters)
 
     def updates(self) -> list[UpdateOne]:
         """Return one update for each bucket that the changes have moved."""
         return [
-            UpdateOne({"_id": bucket}, {"$inc": moved}, upsert=True)
-            for bucket, counters in self._buckets.values()
+            UpdateOne({"_id": {"$eq": _decoded(key)}}, {"$inc": moved}, upsert=True)
+            for key, counters in self._buckets.items()
             if (moved := {name: by for name, by in counters.items() if by})
         ]
 
     def buckets(self) -> list[Any]:
         """Return the buckets of these updates."""
-        return [bucket for bucket, counters in self._buckets.values() if any(counters.values())]
+        return [_decoded(key) for key, counters in self._buckets.items() if any(counters.values())]
 
     def counters(self) -> list[str]:
         """Return the names of all counters in them."""
-        return sorted({name for _, counters in self._buckets.values() for name in counters})
+        return sorted({name for counters in self._buckets.values() for name in counters})
 
-    def _add(self, key: bytes, bucket: Any, counters: Mapping[str, int]) -> None:
-        found = self._buckets.get(key)
-        if found is None:
-            found = self._buckets[key] = (bucket, {})
+    def _add(self, key: bytes, counters: Mapping[str, int]) -> None:
+        totals = self._buckets.get(key)
+        if totals is None:
+            totals = self._buckets[key] = {}
             self.size += len(key) + _OVERHEAD
-        totals = found[1]
         for name, by in counters.items():
             if name not in totals:
                 _check_name(name)
@@ -88,14 +93,43 @@ class Fold:
             totals[name] += by
 
     def _encoded(self, bucket: Any) -> bytes:
-        if isinstance(bucket, Mapping) and RESERVED in bucket:
-            raise ValueError(f"a bucket must not have the field {RESERVED!r}: {bucket!r}")
+        _check_bucket(bucket)
         return bson.encode({"": bucket}, codec_options=self._codec_options)
 
 
-def part_of(encoded: bytes, parts: int) -> int:
+def part_of(bucket: Any, parts: int, encoded: bytes) -> int:
     """Return the number of the worker that a bucket belongs to; the same in every process."""
+    if isinstance(bucket, int | float | Decimal128 | Mapping):
+        encoded = bson.encode({"": _without_types(bucket)}, codec_options=_AS_STORED)
     return zlib.crc32(encoded) % parts
+
+
+def _without_types(value: Any) -> Any:
+    """Have numbers that are equal for the server look alike, whatever their types."""
+    if isinstance(value, Mapping):
+        return {name: _without_types(each) for name, each in value.items()}
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal128):
+        return value
+    number = value.to_decimal() if isinstance(value, Decimal128) else value
+    try:
+        return str(Fraction(number))
+    except (OverflowError, ValueError):  # infinite, or not a number
+        return str(float(number)).lower()
+
+
+def _decoded(key: bytes) -> Any:
+    # The object that the user gave may be another one by now.
+    return bson.decode(key, codec_options=_AS_STORED)[""]
+
+
+def _check_bucket(bucket: Any) -> None:
+    if isinstance(bucket, Mapping):
+        if RESERVED in bucket:
+            raise ValueError(f"a bucket must not have the field {RESERVED!r}: {bucket!r}")
+        if any(str(name).startswith("$") for name in bucket):
+            raise ValueError(f"no field of a bucket may begin with '$': {bucket!r}")
+    elif isinstance(bucket, list | tuple | re.Pattern | Regex):
+        raise TypeError(f"a bucket can't be a {type(bucket).__name__}: {bucket!r}")
 
 
 def _check_name(name: str) -> None:

@@ -5,7 +5,7 @@ import os
 import socket
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import anyio
 from pymongo.errors import PyMongoError
@@ -13,9 +13,10 @@ from pymongo.errors import PyMongoError
 from aioretry import RetryMotorClientSession
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
-from aioretry.streams._errors import LeaseLostError, lost_position, passes_by_itself
+from aioretry.streams._errors import NotBuiltError, RebuildNeededError, passes_by_itself
 from aioretry.streams._folding import Fold
-from aioretry.streams._leases import PLAIN, Lease, LeaseKind
+from aioretry.streams._leases import Lease, LeaseKind, while_renewed
+from aioretry.streams._pace import Courtesy, Pace
 from aioretry.streams._reading import Read, Reader
 from aioretry.streams._settings import Settings
 from aioretry.streams._watermarks import Watermark
@@ -44,6 +45,10 @@ class Follower:
     settings: Settings
     part: int
     until_caught_up: bool = False
+    _pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pace = Pace(self.settings.max_changes)
 
     async def run(self) -> None:
         """Follow the source.
@@ -62,11 +67,15 @@ class Follower:
                     return
             except PyMongoError as exc:
                 if not passes_by_itself(exc):
-                    lost = lost_position(exc)
-                    if lost is None:
-                        raise
-                    raise lost from exc
-                _log.info("%s begins again at the watermark: %s", owner, exc)
+                    raise
+                self._pace.fail(exc)
+                level = logging.WARNING if self._pace.is_stuck else logging.INFO
+                _log.log(
+                    level,
+                    "%s begins again at the watermark of %s, part %d, after a %s (%d in a row)",
+                    *(owner, self.settings.name, self.part, type(exc).__name__),
+                    self._pace.failures,
+                )
             if time.monotonic() - began > _LONGEST_PAUSE:
                 pause = _FIRST_PAUSE
             await anyio.sleep(pause)
@@ -75,24 +84,43 @@ class Follower:
     async def _hold(self, owner: str) -> bool:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""
         settings = self.settings
-        async with await settings.client.start_session(causal_consistency=False) as session:
-            lease = await settings.leases.take(self.part, LeaseKind.UPDATE, owner, session)
-            if lease is None:
-                return False
-            _log.info("%s holds %s, part %d", owner, settings.name, self.part)
-            try:
-                return await self._follow(lease, session)
-            finally:
-                await release(settings, lease)
+        # Whoever takes a lease over kills its session. One that may be in the record yet must not
+        # go back into the client's pool: somebody else would write in it then.
+        session = await settings.client.start_session(causal_consistency=False)
+        lease = await settings.leases.take(self.part, LeaseKind.UPDATE, owner, session)
+        if lease is None:
+            await session.end_session()
+            return False
+        _log.info("%s holds %s, part %d", owner, settings.name, self.part)
+        try:
+            return await self._follow(lease, session)
+        finally:
+            if await release(settings, lease):
+                await session.end_session()
 
     async def _follow(self, lease: Lease, session: RetryMotorClientSession) -> bool:
-        settings = self.settings
+        settings, pace = self.settings, self._pace
         committer = Committer(settings.target, settings.leases, lease, session)
-        watermark = await load(settings.target, self.part, settings.parts, PLAIN)
-        async with Reader(settings.source, watermark.position, settings.max_changes) as reader:
-            return await Following(
-                settings, committer, watermark, reader, self.until_caught_up
-            ).run()
+        watermark = await load(settings.target, self.part)
+        if watermark is None:
+            raise NotBuiltError(f"{settings.target.full_name} was never built: rebuild it")
+        try:
+            mismatch = settings.mismatch(watermark)
+            if mismatch is not None:
+                raise mismatch
+            reader = Reader(
+                settings.source, watermark.position, pace.patience, settings.max_changes
+            )
+            async with reader:
+                following = Following(
+                    settings, committer, watermark, reader, pace, self.until_caught_up
+                )
+                return await while_renewed(
+                    following.renew_when_due, settings.lease_seconds / 6, following.run
+                )
+        except RebuildNeededError as exc:
+            exc.build = watermark.build
+            raise
 
 
 @dataclass(slots=True)
@@ -104,6 +132,7 @@ class Following:
         committer: Commits for the lease.
         watermark: Where the aggregates are.
         reader: Reads from there on.
+        pace: Is told of progress.
         until_caught_up: Whether to end when there are no more changes.
     """
 
@@ -111,23 +140,35 @@ class Following:
     committer: Committer
     watermark: Watermark
     reader: Reader
+    pace: Pace
     until_caught_up: bool
     is_wanted: bool = False
-    renewed: float = 0.0
+    renewed: float = field(default_factory=time.monotonic)
+    committed: float = field(default_factory=time.monotonic)
 
     async def run(self) -> bool:
         """Read and commit until that is all; return False if a rebuild wants the lease."""
-        self.renewed = time.monotonic()
         while not self.is_wanted:
-            read = await self.reader.read(self.settings.max_changes, self.settings.max_seconds)
+            read = await self.reader.read(self.pace.changes, self.settings.max_seconds)
             await self._apply(read)
             if read.is_at_end and self.until_caught_up:
                 return True
         return False
 
+    async def renew_when_due(self) -> None:
+        """Renew the lease, unless a commit has done so."""
+        began = time.monotonic()
+        if began - self.renewed < self.settings.lease_seconds / 3:
+            return
+        is_wanted = await self.committer.renew()
+        self.is_wanted = self.is_wanted or is_wanted
+        self.renewed = max(self.renewed, began)
+
     async def _apply(self, read: Read) -> None:
         fold, changes, position = self._new_fold(), 0, self.watermark.position
+        others = Courtesy()
         for event in read.events:
+            await others.let_run()
             change: Change = self.settings.source.change_of(event)
             fold.add(change)
             changes += 1
@@ -139,15 +180,18 @@ class Following:
         position = Position(position.time, read.token)
         if changes:
             await self._commit(fold, position, changes)
-        elif time.monotonic() - self.renewed > self.settings.lease_seconds / 3:
+        elif time.monotonic() - self.committed > self.settings.lease_seconds / 3:
             await self._commit(fold, position, 0)
+        else:
+            self.pace.succeed()
 
     async def _commit(self, fold: Fold, position: Position, changes: int) -> None:
         began = time.monotonic()
         self.watermark, self.is_wanted = await self.committer.commit(
             self.watermark, fold, position, changes
         )
-        self.renewed = began
+        self.renewed = self.committed = began
+        self.pace.succeed()
 
     def _new_fold(self) -> Fold:
         settings = self.settings
@@ -155,10 +199,17 @@ class Following:
         return Fold(settings.increments, part, settings.parts, settings.target.codec_options)
 
 
-async def release(settings: Settings, lease: Lease) -> None:
-    """Give a lease back, if that can be done at once; it ends by itself otherwise."""
+async def release(settings: Settings, lease: Lease) -> bool:
+    """Give a lease back, if that can be done at once; it ends by itself otherwise.
+
+    Returns:
+        Whether the record is known not to name the lease's session any more.
+    """
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
         try:
             await settings.leases.release(lease)
-        except (PyMongoError, LeaseLostError) as exc:
-            _log.info("%s could not give its lease back: %s", lease.owner, exc)
+        except PyMongoError as exc:
+            _log.info("%s could not give its lease back: %s", lease.owner, type(exc).__name__)
+        else:
+            return True
+    return False

@@ -3,17 +3,24 @@
 import contextlib
 import datetime as dt
 import enum
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import anyio
 from bson.codec_options import CodecOptions
-from pymongo import ReturnDocument
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo import ReadPreference, ReturnDocument
+from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry import RetryMotorClientSession, RetryMotorCollection, RetryMotorDatabase, deadline
-from aioretry.streams._errors import LeaseLostError
+from aioretry.streams._errors import LeaseLostError, passes_by_itself
+
+T = TypeVar("T")
+
+_log = logging.getLogger("aioretry.streams")
 
 MAJORITY: Final = WriteConcern(w="majority")
 PLAIN: Final = CodecOptions[dict[str, Any]](tz_aware=True)
@@ -64,7 +71,11 @@ class Leases:
 
     def __init__(self, database: RetryMotorDatabase[Any], name: str, seconds: float) -> None:
         self._records: RetryMotorCollection[dict[str, Any]] = database.get_collection(
-            LEASES, codec_options=PLAIN, write_concern=MAJORITY
+            LEASES,
+            codec_options=PLAIN,
+            read_preference=ReadPreference.PRIMARY,
+            write_concern=MAJORITY,
+            read_concern=ReadConcern("majority"),
         )
         self._admin = database.client.admin
         self._name = name
@@ -83,6 +94,9 @@ class Leases:
 
         Returns:
             The lease, or None if it is somebody's.
+
+        Raises:
+            PyMongoError: It may have been taken, or not.
         """
         async with deadline(self.seconds):
             found = await self._look(part, kind, owner)
@@ -120,10 +134,12 @@ class Leases:
             Whether a rebuild waits for it.
 
         Raises:
-            LeaseLostError: It has expired, or is somebody else's.
+            LeaseLostError: It is somebody else's; or it has expired, and is not a rebuild's, whose
+                work is worth waiting for as long as nobody else wants to.
         """
+        limit = {} if lease.kind is LeaseKind.REBUILD else {"$expr": _NOT_OVER}
         record: Mapping[str, Any] | None = await self._records.find_one_and_update(
-            {**self._of(lease), "$expr": _NOT_OVER},
+            {**self._of(lease), **limit},
             [{"$set": {"expires": self._end()}}],
             session=session,
             return_document=ReturnDocument.AFTER,
@@ -205,3 +221,52 @@ class Leases:
 
     def _id(self, part: int) -> dict[str, Any]:
         return {"aggregator": self._name, "part": part}
+
+
+async def while_renewed(
+    renew: Callable[[], Awaitable[object]], pause: float, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Do some work, and renew leases meanwhile.
+
+    Args:
+        renew: Renews them.
+        pause: How long to wait between two renewals, in seconds.
+        work: What to do; it is cancelled when a lease is lost.
+
+    Returns:
+        What the work returned.
+
+    Raises:
+        LeaseLostError: A lease was lost.
+        Exception: What the work raised.
+    """
+    lost: LeaseLostError | None = None
+    failed: Exception | None = None
+    done: list[T] = []
+
+    async def keep() -> None:
+        nonlocal lost
+        while True:
+            await anyio.sleep(pause)
+            try:
+                await renew()
+            except LeaseLostError as exc:
+                lost = exc
+                group.cancel_scope.cancel()
+            except PyMongoError as exc:
+                # What the work does next will tell whether that is more than a passing trouble.
+                level = logging.INFO if passes_by_itself(exc) else logging.WARNING
+                _log.log(level, "a lease could not be renewed: %s", type(exc).__name__)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(keep)
+        try:
+            done.append(await work())
+        except Exception as exc:  # noqa: BLE001 - raised below, and not in a group
+            failed = exc
+        group.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+    if lost is not None and not done:
+        raise lost
+    return done[0]

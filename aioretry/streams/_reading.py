@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, Self
 
+import anyio
 from anyio import to_thread
+from pymongo import ReadPreference
+from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
 
-from aioretry import deadline
+from aioretry import RetryMotorClientSession, deadline
 from aioretry.streams._changes import Position
-from aioretry.streams._sources import Source
+from aioretry.streams._errors import lost_position
+from aioretry.streams._sources import Collection, Source
 
 _ENDING = "invalidate"
-_TIMEOUT = 10.0  # seconds beyond what a read waits by itself
 _AWAIT_MS = 100
 
 Event = Mapping[str, Any]
@@ -61,30 +65,52 @@ class Reader:
     Args:
         source: What is followed.
         position: Where to begin.
+        patience: How long a server may take for one read, in seconds. The first one is the longest:
+            the server looks through all that was written since then, to any collection.
         batch_size: How many events the server sends at once.
     """
 
-    def __init__(self, source: Source, position: Position, batch_size: int = 1000) -> None:
+    def __init__(
+        self,
+        source: Source,
+        position: Position,
+        patience: float,
+        batch_size: int = 1000,
+    ) -> None:
         self._arguments = {
             **source.watching(),
             "max_await_time_ms": _AWAIT_MS,
             "batch_size": batch_size,
             **start(position),
         }
-        self._collection = source.watched
+        self._collection = watched(source)
+        self._session: RetryMotorClientSession | None = None
+        self._patience = patience
         self._stream: Stream | None = None
         self._has_ended = threading.Event()
+        self._is_reading = False
 
     async def __aenter__(self) -> Self:
+        client = self._collection.database.client
+        session: Any = await client.start_session(causal_consistency=False)
+        self._session = session
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         # A thread that is under way closes the stream itself.
         self._has_ended.set()
-        if self._stream is not None:
-            stream, self._stream = self._stream, None
-            with deadline(1.0):
-                await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
+        session, self._session = self._session, None
+        if session is None:
+            return
+        if self._is_reading:  # and the thread will go on using the session, so nobody else may
+            await self._interrupt(session)
+            return
+        with anyio.move_on_after(1.0, shield=True):
+            if self._stream is not None:
+                stream, self._stream = self._stream, None
+                with deadline(1.0):
+                    await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
+            await session.end_session()
 
     async def read(self, most: int, seconds: float) -> Read:
         """Read events until there are so many, or time is over, or there are no more.
@@ -94,17 +120,37 @@ class Reader:
             seconds: How long at most; a server that does not answer is given some more.
 
         Raises:
+            PositionLostError: The position can't be read from any more.
             PyMongoError: The driver could not resume.
         """
+        if self._session is None:
+            raise RuntimeError("a Reader is used with `async with`")
         stream, self._stream = self._stream, None
-        read = partial(self._read, stream, most, seconds)
-        with deadline(seconds + _TIMEOUT):
-            self._stream, found = await to_thread.run_sync(read, abandon_on_cancel=True)
+        read = partial(self._read, stream, self._session.delegate, most, seconds)
+        self._is_reading = True
+        try:
+            with deadline(seconds + self._patience):
+                self._stream, found = await to_thread.run_sync(read, abandon_on_cancel=True)
+        except PyMongoError as exc:
+            self._is_reading = False
+            lost = lost_position(exc)
+            if lost is None:
+                raise
+            raise lost from exc
+        self._is_reading = False
         return found
 
-    def _read(self, stream: Stream | None, most: int, seconds: float) -> tuple[Stream, Read]:
+    async def _interrupt(self, session: RetryMotorClientSession) -> None:
+        """Have the server end what a thread waits for, which would hold up the end of a process."""
+        kill = {"killSessions": [session.session_id]}
+        with contextlib.suppress(PyMongoError), anyio.move_on_after(1.0, shield=True):
+            await self._collection.database.client.admin.command(kill)
+
+    def _read(
+        self, stream: Stream | None, session: Any, most: int, seconds: float
+    ) -> tuple[Stream, Read]:
         watch = self._collection.delegate.watch
-        opened: Stream = watch(**self._arguments) if stream is None else stream
+        opened: Stream = watch(**self._arguments, session=session) if stream is None else stream
         try:
             found = _collect(opened, most, seconds)
         except BaseException:
@@ -126,6 +172,13 @@ def _collect(stream: Stream, most: int, seconds: float) -> Read:
         if event["operationType"] == _ENDING:
             break
     return Read(events, stream.resume_token, is_at_end=False)
+
+
+def watched(source: Source) -> Collection:
+    """Return what is watched: as the majority has it, and where that is known first."""
+    return source.watched.with_options(
+        read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
+    )
 
 
 def start(position: Position) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import anyio
@@ -15,25 +15,28 @@ from pymongo.read_concern import ReadConcern
 
 from aioretry import RetryMotorClientSession, RetryMotorCollection, RetryMotorDatabase, deadline
 from aioretry.streams._changes import Position
-from aioretry.streams._committing import remove_zeros
+from aioretry.streams._committing import load, remove_zeros
 from aioretry.streams._errors import (
     LeaseLostError,
+    RebuildNeededError,
     SourceError,
     WatermarkMovedError,
     passes_by_itself,
 )
 from aioretry.streams._folding import Fold
 from aioretry.streams._following import new_owner, release
-from aioretry.streams._leases import PLAIN, Lease, LeaseKind
+from aioretry.streams._leases import Lease, LeaseKind, while_renewed
+from aioretry.streams._pace import Courtesy
 from aioretry.streams._settings import Settings
-from aioretry.streams._watermarks import Watermark, finish, unfinished, watermark_id
+from aioretry.streams._watermarks import Watermark, finish, finished, unfinished
 
 _log = logging.getLogger("aioretry.streams")
 
 _PAUSE = 0.2
 _DOCUMENTS_AT_ONCE = 2000
+_BYTES_AT_ONCE = 8_000_000
 _UPDATES_AT_ONCE = 2000
-_NOT_FOUND, _TOO_OLD = 26, 239
+_UNAUTHORIZED, _NOT_FOUND, _TOO_OLD = 13, 26, 239
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +83,52 @@ class Rebuild:
     Args:
         settings: The aggregator's.
         on_progress: What is told of it.
+        error: Why, or None; if somebody else has rebuilt since, nothing is done.
     """
 
     settings: Settings
     on_progress: OnProgress
+    error: RebuildNeededError | None = None
     _owner: str = field(default_factory=new_owner, init=False)
     _leases: dict[int, Lease] = field(default_factory=dict, init=False)
-    _renewed: float = field(default=0.0, init=False)
 
-    async def run(self) -> Progress:
+    async def run(self) -> Progress | None:
         """Take all leases, count, and swap; begin again after what passes by itself."""
         await self.settings.source.check()
         await self._check_documents()
-        async with AsyncExitStack() as stack:
-            session = await self.settings.client.start_session(causal_consistency=False)
-            await stack.enter_async_context(session)
-            try:
-                for part in range(self.settings.parts):
-                    await self._take(part, session)
-                return await self._count_until_done()
-            finally:
-                for lease in self._leases.values():
-                    await release(self.settings, lease)
+        await self._check_target()
+        session = await self.settings.client.start_session(causal_consistency=False)
+        try:
+            return await while_renewed(
+                self._renew, self.settings.lease_seconds / 4, partial(self._work, session)
+            )
+        finally:
+            released = [await release(self.settings, lease) for lease in self._leases.values()]
+            if len(released) == self.settings.parts and all(released):
+                await session.end_session()  # for others; nobody will kill it any more
+
+    async def _work(self, session: RetryMotorClientSession) -> Progress | None:
+        for part in range(self.settings.parts):
+            await self._take(part, session)
+        if await self._is_done_by_others():
+            return None
+        return await self._count_until_done()
+
+    async def _check_target(self) -> None:
+        watermark = await load(self.settings.target, 0)
+        mismatch = None if watermark is None else self.settings.mismatch(watermark)
+        if mismatch is not None and mismatch.is_anothers:
+            raise mismatch
+
+    async def _is_done_by_others(self) -> bool:
+        if self.error is None:
+            return False
+        watermark = await load(self.settings.target, 0)
+        return (
+            watermark is not None
+            and watermark.build != self.error.build
+            and self.settings.mismatch(watermark) is None
+        )
 
     async def _check_documents(self) -> None:
         documents = self.settings.source.documents
@@ -114,8 +141,8 @@ class Rebuild:
         leases = self.settings.leases
         while True:
             try:
-                await self._renew_when_due()
-                await leases.ask(part)
+                for wanted in range(part, self.settings.parts):
+                    await leases.ask(wanted)
                 lease = await leases.take(part, LeaseKind.REBUILD, self._owner, session)
             except PyMongoError as exc:
                 if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
@@ -129,8 +156,7 @@ class Rebuild:
     async def _count_until_done(self) -> Progress:
         while True:
             try:
-                count = Count(self.settings, self.on_progress, self._renew, self._renew_when_due)
-                return await count.run()
+                return await Count(self.settings, self.on_progress, self._renew).run()
             except PyMongoError as exc:
                 if _is_too_old(exc):
                     raise SourceError(
@@ -139,26 +165,20 @@ class Rebuild:
                     ) from exc
                 if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
                     raise
-                _log.info("%s counts from the beginning again: %s", self._owner, exc)
+                told = "%s counts from the beginning again, after a %s"
+                _log.info(told, self._owner, type(exc).__name__)
             await anyio.sleep(_PAUSE)
 
     async def _renew(self) -> Timestamp:
-        began = time.monotonic()
         client = self.settings.client
         async with (
             deadline(self.settings.lease_seconds),
             await client.start_session(causal_consistency=False) as session,
         ):
-            for lease in self._leases.values():
+            for lease in list(self._leases.values()):
                 await self.settings.leases.renew(lease, session)
-        self._renewed = began
         now: Any = session.operation_time  # a method in Motor's stubs
         return cast(Timestamp, now)
-
-    async def _renew_when_due(self) -> None:
-        due = self._renewed + self.settings.lease_seconds / 4
-        if self._leases and time.monotonic() > due:
-            await self._renew()
 
 
 @dataclass(slots=True)
@@ -174,13 +194,11 @@ class Count:
         on_progress: What is told of it.
         now: Renews the leases, or raises LeaseLostError, and returns a cluster time that nothing
             acknowledged before is later than.
-        renew_when_due: Renews them now and then.
     """
 
     settings: Settings
     on_progress: OnProgress
     now: Callable[[], Awaitable[Timestamp]]
-    renew_when_due: Callable[[], Awaitable[None]]
     _build: ObjectId = field(default_factory=ObjectId, init=False)
     _documents: int = field(default=0, init=False)
     _expected: int = field(default=0, init=False)
@@ -211,9 +229,13 @@ class Count:
         """Drop what rebuilds left behind that were interrupted."""
         target = self.settings.target
         database = target.database
+        prefix = _prefix(target)
         for name in await database.list_collection_names():
-            if name.startswith(_prefix(target)):
-                await database.drop_collection(name)
+            if not name.startswith(prefix) or not ObjectId.is_valid(name.removeprefix(prefix)):
+                continue
+            left = cast(RetryMotorCollection[Any], database[name])
+            if await load(left, 0) is not None or await left.find_one({}, {"_id": 1}) is None:
+                await left.drop()
 
     async def _make_staging(self) -> RetryMotorCollection[Any]:
         """Make a collection with the options and indexes of the target."""
@@ -232,8 +254,20 @@ class Count:
         return staging
 
     async def _set_watermarks(self, staging: RetryMotorCollection[Any], position: Position) -> None:
-        parts = self.settings.parts
-        marks = [Watermark(part, parts, self._build, 0, 0, position) for part in range(parts)]
+        settings = self.settings
+        marks = [
+            Watermark(
+                part=part,
+                parts=settings.parts,
+                name=settings.name,
+                version=settings.version,
+                build=self._build,
+                sequence=0,
+                changes=0,
+                position=position,
+            )
+            for part in range(settings.parts)
+        ]
         async with deadline(self.settings.lease_seconds):
             await staging.insert_many([mark.document() for mark in marks])
 
@@ -241,19 +275,20 @@ class Count:
         source = self.settings.source
         documents = source.documents
         self._expected = await documents.estimated_document_count()
+        at_once = await _documents_at_once(documents)
         cursor = documents.with_options(read_concern=At(position.time)).find(
-            {}, source.projection, batch_size=_DOCUMENTS_AT_ONCE
+            {}, source.projection, batch_size=at_once
         )
-        fold = self._new_fold()
+        fold, others = self._new_fold(), Courtesy()
         try:
-            while batch := await cursor.to_list(_DOCUMENTS_AT_ONCE):
+            while batch := await cursor.to_list(at_once):
                 for document in batch:
                     fold.add(source.change_of_document(document, position))
+                    await others.let_run()
                 self._documents += len(batch)
                 if fold.size >= 4 * self.settings.max_bytes:
                     await self._write(staging, fold)
                     fold = self._new_fold()
-                await self.renew_when_due()
                 self.on_progress(self._progress())
         finally:
             with anyio.move_on_after(1.0, shield=True):
@@ -268,14 +303,21 @@ class Count:
             async with deadline(self.settings.lease_seconds):
                 await staging.bulk_write(chunk, ordered=False)
             self._buckets += len(chunk)
-            await self.renew_when_due()
             self.on_progress(self._progress())
 
     async def _finish(self, staging: RetryMotorCollection[Any]) -> None:
         # Whoever has dropped it meanwhile has dropped these too. What was written to it later is
         # a collection without them.
-        finished = await staging.update_many(unfinished(self._build), finish())
-        if finished.modified_count != self.settings.parts:
+        async with deadline(self.settings.lease_seconds):
+            try:
+                await staging.update_many(unfinished(self._build), finish())
+            except PyMongoError as exc:
+                if not passes_by_itself(exc):
+                    raise
+                # Once more: where it was applied, it finds nothing more to do.
+                await staging.update_many(unfinished(self._build), finish())
+            are_there = await staging.count_documents(finished(self._build))
+        if are_there != self.settings.parts:
             raise WatermarkMovedError(f"{staging.full_name} was dropped by another rebuild")
 
     async def _swap(self, staging: RetryMotorCollection[Any]) -> None:
@@ -294,10 +336,9 @@ class Count:
 
     async def _is_swapped(self) -> bool:
         """Look whether a rename of unknown outcome was applied."""
-        target = self.settings.target.with_options(PLAIN, read_concern=ReadConcern("majority"))
         async with deadline(self.settings.lease_seconds):
-            found = await target.find_one({"_id": watermark_id(0)})
-        return found is not None and Watermark.of(found).build == self._build
+            found = await load(self.settings.target, 0)
+        return found is not None and found.build == self._build
 
     def _new_fold(self) -> Fold:
         settings = self.settings
@@ -306,6 +347,22 @@ class Count:
     def _progress(self) -> Progress:
         taken = time.monotonic() - self._began
         return Progress(self._documents, self._expected, self._buckets, taken)
+
+
+async def _documents_at_once(documents: RetryMotorCollection[Any]) -> int:
+    """Return how many documents of average size make a batch that memory bears well."""
+    sizes: list[dict[str, Any]] = [
+        {"$collStats": {"storageStats": {}}},
+        {"$project": {"storageStats.avgObjSize": 1}},
+    ]
+    try:
+        found = await documents.aggregate(sizes).to_list(None)
+    except OperationFailure as exc:
+        if exc.code not in {_NOT_FOUND, _UNAUTHORIZED}:
+            raise
+        found = []
+    size = max((each.get("storageStats", {}).get("avgObjSize") or 1 for each in found), default=1)
+    return int(max(1, min(_DOCUMENTS_AT_ONCE, _BYTES_AT_ONCE // size)))
 
 
 def _prefix(target: RetryMotorCollection[Any]) -> str:

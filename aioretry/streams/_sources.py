@@ -209,7 +209,19 @@ class QueueSource:
         return Change(ChangeKind.INSERT, document["_id"], None, document, position)
 
     async def check(self) -> None:
-        """Every server that has change streams will do."""
+        """Look whether the queue keeps what a rebuild reads.
+
+        Raises:
+            SourceError: It doesn't.
+        """
+        if not self._keeps_all:
+            return
+        for name, index in (await self._queue.index_information()).items():
+            if "expireAfterSeconds" in index:
+                raise SourceError(
+                    f"{self._queue.full_name} does not keep all: its index {name!r} has a TTL; "
+                    "give documents for a rebuild, or drop the index"
+                )
 
 
 def entry(

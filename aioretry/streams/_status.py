@@ -10,7 +10,7 @@ from pymongo.read_concern import ReadConcern
 from aioretry.streams._changes import Position
 from aioretry.streams._errors import lost_position
 from aioretry.streams._leases import PLAIN, LeaseKind
-from aioretry.streams._reading import start
+from aioretry.streams._reading import start, watched
 from aioretry.streams._settings import Settings
 from aioretry.streams._watermarks import Watermark, watermark_id
 
@@ -122,10 +122,10 @@ async def _lag(settings: Settings, position: Position, most: int) -> tuple[Lag |
     only = [*pipeline, {"$project": {"clusterTime": 1}}]
     hello = await settings.client.admin.command("hello")
     now: Timestamp = hello["operationTime"]
-    watched = settings.source.watched
+    followed = watched(settings.source)
 
     def count() -> Lag:
-        with watched.delegate.watch(only, max_await_time_ms=50, **start(position)) as stream:
+        with followed.delegate.watch(only, max_await_time_ms=50, **start(position)) as stream:
             number, first = 0, None
             while number < most:
                 event = stream.try_next()

@@ -4,7 +4,7 @@ It lives in their collection: what swaps the aggregates swaps their watermark, i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bson.objectid import ObjectId
@@ -29,6 +29,12 @@ class Watermark:
     parts: int
     """How many there are."""
 
+    name: str
+    """Of the aggregator."""
+
+    version: str
+    """Of its increments."""
+
     build: ObjectId
     """Which rebuild made the aggregates."""
 
@@ -48,6 +54,8 @@ class Watermark:
         return cls(
             part=document["_id"]["part"],
             parts=mark["parts"],
+            name=mark["name"],
+            version=mark["version"],
             build=mark["build"],
             sequence=mark["sequence"],
             changes=mark["changes"],
@@ -58,6 +66,8 @@ class Watermark:
         """Return it as a rebuild begins with it."""
         mark = {
             "parts": self.parts,
+            "name": self.name,
+            "version": self.version,
             "build": self.build,
             "sequence": self.sequence,
             "changes": self.changes,
@@ -78,13 +88,11 @@ class Watermark:
 
     def moved(self, position: Position, changes: int) -> "Watermark":
         """Return the next one."""
-        return Watermark(
-            self.part,
-            self.parts,
-            self.build,
-            self.sequence + 1,
-            self.changes + changes,
-            position,
+        return replace(
+            self,
+            sequence=self.sequence + 1,
+            changes=self.changes + changes,
+            position=position,
         )
 
 
@@ -100,6 +108,11 @@ def move(position: Position, changes: int) -> dict[str, Any]:
 def finish() -> dict[str, Any]:
     """Return the update that says that a rebuild has counted everything."""
     return {"$unset": {f"{_FIELDS}.building": ""}}
+
+
+def finished(build: ObjectId) -> dict[str, Any]:
+    """Return the filter of all watermarks of a rebuild that has."""
+    return {f"{_FIELDS}.build": build, f"{_FIELDS}.building": {"$exists": False}}
 
 
 def unfinished(build: ObjectId) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pymongo.collection import Collection
 
 from aioretry import RetryMotorCollection
 from aioretry.streams import NO_WATERMARKS, Aggregator, Change, ChangeStreamSource, QueueSource
+from aioretry.streams._folding import Increments
 
 IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
 
@@ -42,10 +43,13 @@ def aggregated(target: Collection) -> dict[Any, dict[str, int]]:
 
 
 def of_change_stream(
-    documents: RetryMotorCollection, target: RetryMotorCollection, **options: Any
+    documents: RetryMotorCollection,
+    target: RetryMotorCollection,
+    increments: Increments = by_tag,
+    **options: Any,
 ) -> Aggregator:
     """The aggregator of a collection."""
-    return Aggregator(target.name, ChangeStreamSource(documents), by_tag, target, **options)
+    return Aggregator(target.name, ChangeStreamSource(documents), increments, target, **options)
 
 
 def of_queue(

@@ -59,9 +59,11 @@ async def test_each_lost_reply(rebuilds, replica_set, documents, step, fresh, ta
 async def test_nothing_is_left(documents, aggregator, client):
     """A rebuild drops what an interrupted one has left behind."""
     database = client.aioretry_tests
-    left = f"{documents.name}_tags.rebuild.0123"
-    await database[left].insert_one({"_id": "x", "count": 1})
-    assert left in await database.list_collection_names()
+    target = f"{documents.name}_tags"
+    await aggregator.rebuild()
+    mark = await database[target].find_one({"_id.part": 0})
+    await database[f"{target}.rebuild.{'1' * 24}"].insert_one(mark)
+    await database.create_collection(f"{target}.rebuild.{'2' * 24}")
     await aggregator.rebuild()
     names = await database.list_collection_names()
     assert [] == [name for name in names if name.startswith(f"{documents.name}_tags.rebuild")]

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from pymongo import UpdateOne
 
-from aioretry.streams import NotBuiltError, SourceError
+from aioretry.streams import MismatchError, NotBuiltError, SourceError
 from aioretry.testing import FakeMongoses
 from tests.streams.tagging import animal, of_change_stream
 
@@ -96,7 +96,7 @@ async def test_another_number_of_workers(documents, target, fresh, tags):
     """Aggregates that were built for another number of workers have to be rebuilt."""
     await of_change_stream(documents, target, parts=3).rebuild()
     two = of_change_stream(documents, target, parts=2)
-    with pytest.raises(NotBuiltError, match="3 workers, not for 2"):
+    with pytest.raises(MismatchError, match="3 workers, not for 2"):
         await two.run(until_caught_up=True)
     await documents.insert_one(animal(1, "x"))
     await two.rebuild()

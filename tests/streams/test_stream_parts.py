@@ -1,5 +1,6 @@
 """The pure parts of streams: folding, shares of the buckets, entries, errors, the command line."""
 
+import re
 import uuid
 from collections import Counter
 from random import Random
@@ -7,11 +8,13 @@ from random import Random
 import bson
 import pytest
 from bson.codec_options import CodecOptions
+from bson.decimal128 import Decimal128
 from bson.timestamp import Timestamp
 from pymongo.errors import (
     AutoReconnect,
     ConfigurationError,
     CursorNotFound,
+    NetworkTimeout,
     OperationFailure,
     ServerSelectionTimeoutError,
 )
@@ -28,10 +31,22 @@ from aioretry.streams import (
 )
 from aioretry.streams._errors import lost_position, passes_by_itself
 from aioretry.streams._folding import Fold, part_of
+from aioretry.streams._pace import Pace
 from aioretry.streams._watermarks import Watermark
 from tests.streams.tagging import animal, by_tag
 
 HERE = Position(Timestamp(7, 3))
+NAN, INFINITE = float("nan"), float("inf")
+EQUAL = [
+    (1, 1.0, bson.Int64(1), Decimal128("1"), Decimal128("1.00")),
+    (0.5, Decimal128("0.50")),
+    (2**53, float(2**53)),
+    (0.0, -0.0, 0),
+    (NAN, Decimal128("NaN")),
+    (INFINITE, Decimal128("Infinity")),
+    ({"year": 2026}, {"year": 2026.0}),
+]
+REFUSED = [["a"], ("a",), re.compile("^a"), bson.Regex("^a"), {"$gt": ""}, {"aioretry": 1}]
 KEYS = ["a", "b", 1, 2**40, 1.5, True, None, b"x", {"year": 2026, "month": 11}, bson.ObjectId()]
 
 
@@ -42,7 +57,12 @@ def change(before=None, after=None) -> Change:
 
 def sent(fold: Fold) -> dict:
     """The updates of a fold, by bucket."""
-    return {update._filter["_id"]: update._doc["$inc"] for update in fold.updates()}
+    return {update._filter["_id"]["$eq"]: update._doc["$inc"] for update in fold.updates()}
+
+
+def encoded(key) -> bytes:
+    """A bucket as a fold has it."""
+    return bson.encode({"": key})
 
 
 def of_pairs(*pairs) -> Fold:
@@ -82,8 +102,27 @@ class TestFold:
         """Whatever can be an `_id` can be a bucket, and equal ones are one."""
         fold = of_pairs((key, {"n": 1}), (key, {"n": 2}))
         (update,) = fold.updates()
-        assert {"_id": key} == update._filter
+        assert {"_id": {"$eq": key}} == update._filter
         assert {"$inc": {"n": 3}} == update._doc
+
+    @pytest.mark.parametrize("key", REFUSED, ids=repr)
+    def test_refused_buckets(self, key):
+        """What a filter would take for something else is no bucket."""
+        with pytest.raises((TypeError, ValueError), match="bucket"):
+            of_pairs((key, {"n": 1}))
+
+    def test_a_bucket_that_is_changed_later(self):
+        """A bucket is what it was when it was given, also if its object is used again."""
+        bucket = {}
+
+        def increments(_):
+            for name in ("x", "y"):
+                bucket["tag"] = name
+                yield bucket, {"n": 1}
+
+        fold = Fold(increments)
+        fold.add(change())
+        assert [{"tag": "x"}, {"tag": "y"}] == fold.buckets()
 
     def test_buckets_are_told_apart_by_type(self):
         """True is another bucket than 1, as for the server."""
@@ -141,7 +180,12 @@ class TestParts:
 
     def test_is_the_same_everywhere(self):
         """A bucket's part depends on nothing of the process."""
-        assert [0, 2, 2] == [part_of(bson.encode({"": key}), 4) for key in ("house", 1, None)]
+        assert [0, 2, 2] == [part_of(key, 4, encoded(key)) for key in ("house", None, 7)]
+
+    @pytest.mark.parametrize("equal", EQUAL, ids=repr)
+    def test_equal_numbers(self, equal):
+        """Numbers that are one bucket for the server have one part, whatever their types."""
+        assert 1 == len({part_of(key, 1009, encoded(key)) for key in equal})
 
 
 class TestPositions:
@@ -151,10 +195,37 @@ class TestPositions:
 
     def test_watermark(self):
         """A watermark is read from what it is written as."""
-        mark = Watermark(2, 4, bson.ObjectId(), 5, 17, Position(Timestamp(1, 2), {"_data": "x"}))
+        here = Position(Timestamp(1, 2), {"_data": "x"})
+        mark = Watermark(2, 4, "tags", "v1", bson.ObjectId(), 5, 17, here)
         assert mark == Watermark.of(mark.document())
         moved = mark.moved(HERE, 3)
         assert (6, 20, HERE, 2) == (moved.sequence, moved.changes, moved.position, moved.part)
+
+
+class TestPace:
+    def test_what_takes_too_long(self):
+        """After each timeout less is read at once, and waited for longer; progress undoes that."""
+        pace = Pace(5)
+        first = pace.patience
+        for _ in range(4):
+            pace.fail(NetworkTimeout("late"))
+        assert (1, 16 * first, False) == (pace.changes, pace.patience, pace.is_stuck)
+        pace.fail(AutoReconnect("closed"))
+        assert (1, 16 * first, True) == (pace.changes, pace.patience, pace.is_stuck)
+        pace.succeed()
+        assert (2, first, False) == (pace.changes, pace.patience, pace.is_stuck)
+        for _ in range(30):
+            pace.succeed()
+            pace.fail(NetworkTimeout("late"))
+        assert pace.changes <= 5
+        assert not pace.is_stuck
+
+    def test_patience_has_an_end(self):
+        """However often it fails, a read is not waited for without end."""
+        pace = Pace(5)
+        for _ in range(100):
+            pace.fail(NetworkTimeout("late"))
+        assert 3600.0 == pace.patience
 
 
 class TestEntries:

@@ -1,0 +1,64 @@
+"""How much a worker does at once."""
+
+import time
+from dataclasses import dataclass, field
+
+import anyio.lowlevel
+from pymongo.errors import PyMongoError
+
+_PATIENCE, _MOST_PATIENCE = 10.0, 3600.0
+_ATTEMPTS_BEFORE_WARNING = 5
+_SLICE = 0.01
+
+
+@dataclass(slots=True)
+class Pace:
+    """How much is done at once, and how long it may take: both follow from what has failed.
+
+    Args:
+        most: How many changes are read at once, at most.
+    """
+
+    most: int
+    changes: int = field(init=False)
+    """How many changes are read at once."""
+
+    patience: float = field(default=_PATIENCE, init=False)
+    """How long a server may take for one read, in seconds."""
+
+    failures: int = field(default=0, init=False)
+    """How many attempts in a row have made no progress."""
+
+    def __post_init__(self) -> None:
+        self.changes = self.most
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether somebody should look."""
+        return self.failures >= _ATTEMPTS_BEFORE_WARNING
+
+    def fail(self, exc: PyMongoError) -> None:
+        """Take note of an attempt that has come to nothing."""
+        self.failures += 1
+        if exc.timeout:
+            self.changes = max(1, self.changes // 2)
+            self.patience = min(2 * self.patience, _MOST_PATIENCE)
+
+    def succeed(self) -> None:
+        """Take note of progress."""
+        self.failures = 0
+        self.changes = min(2 * self.changes, self.most)
+        self.patience = _PATIENCE
+
+
+class Courtesy:
+    """Lets other tasks of the event loop run now and then, during long work of its own."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    async def let_run(self) -> None:
+        """Let others run, if they have waited for some time."""
+        if time.monotonic() - self._since > _SLICE:
+            await anyio.lowlevel.checkpoint()
+            self._since = time.monotonic()

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
 
 .PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers \
-	bench-streams chaos format clean
+	bench-streams chaos docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -19,6 +19,7 @@ help:
 	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
 	@echo "make bench-streams  aggregates that follow changes, beside a full count; ARGS=--speed"
 	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
+	@echo "make docs         the site, in docs/_build/html"
 	@echo "make format       format and sort imports"
 
 $(STAMP): pyproject.toml
@@ -63,9 +64,12 @@ bench-streams: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -n -b html docs docs/_build/html
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) docs/_build .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis

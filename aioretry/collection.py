@@ -53,7 +53,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
     """
 
     database: AsyncIOMotorDatabase[DocumentT]
-    """The database that it was made from: one of ours."""
+    """The database that it was made from; one of ours."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ OFFICIAL_TESTS = Path(
 
 BEGIN = "# The README's snippet begins here.\n"
 END = "# The README's snippet ends here.\n"
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*|{[\w-]+})\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SNIPPET = re.compile(
     r"^<!-- (examples/[\w/]+\.\w+) -->\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
@@ -215,12 +215,29 @@ class TestCompliance:
             assert has_id["yes"] == writes - {"update_many", "delete_many"}
 
 
+class TestInternals:
+    """The page about the house."""
+
+    def test_rooms_exist(self):
+        """Every module that its tables name is there."""
+        text = (ROOT / "docs" / "internals.md").read_text()
+        lines = [line.split("|")[2] for line in text.splitlines() if line.startswith("|")]
+        named = set(re.findall(r"`(\w+)`", "".join(lines)))
+        assert len(named) > 20
+        package = ROOT / "aioretry"
+        assert [] == [
+            name
+            for name in sorted(named)
+            if not (package / name).is_dir() and not (package / f"{name}.py").is_file()
+        ]
+
+
 class TestCommands:
     def test_are_targets_of_the_makefile(self):
         """Every make command of the README is a target, and stands alone on its line."""
         lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
         commands = [line for line in lines if line.startswith("make ")]
-        assert {"make demo", "make test", "make bench", "make chaos"} == set(commands)
+        assert {"make demo", "make test", "make bench", "make chaos", "make docs"} == set(commands)
         makefile = (ROOT / "Makefile").read_text()
         for command in commands:
             assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.snippets import DOCUMENTS, snippets_of
+
 ROOT = Path(__file__).parent.parent
 SERVICE = "examples/test_your_service"
 PAGE = ROOT / "docs" / "test-your-own-service.md"
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-EXAMPLE = re.compile(r"^<!-- examples/.+ -->\n```.*?^```$", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"^<!-- output -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
+FIXTURE = re.compile(r"^@pytest\.fixture.*\n(?:async )?def (\w+)", re.MULTILINE)
 SECONDS = re.compile(r"\d+\.\d+ s\b")
 
 
@@ -39,10 +39,18 @@ def run(monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def blocks_with_tests(document: Path) -> list[str]:
-    """The Python blocks of a document that hold tests, but for those of the example."""
-    blocks = BLOCK.findall(EXAMPLE.sub("", document.read_text()))
-    return [code for code in blocks if TEST.search(code)]
+def blocks_for_pytest(document: Path) -> list[str]:
+    """The Python blocks of a document that hold tests or fixtures, but for those of examples."""
+    return [snippet.code for snippet in snippets_of(document) if snippet.is_for_pytest]
+
+
+def write_test(code: str, folder: Path) -> None:
+    """Make a folder with the tests of a block, or with a test that takes its fixture."""
+    folder.mkdir()
+    if fixture := FIXTURE.search(code):
+        (folder / "conftest.py").write_text(code)
+        code = f"def test_fixture({fixture[1]}):\n    assert {fixture[1]} is not None\n"
+    (folder / f"{folder.name}.py").write_text(code)
 
 
 class TestYourService:
@@ -134,16 +142,16 @@ def test_tags(shared_set, server_version):
 
 @pytest.mark.parametrize(
     "document",
-    [document for document in DOCUMENTS if blocks_with_tests(document)],
+    [document for document in DOCUMENTS if blocks_for_pytest(document)],
     ids=lambda document: document.name,
 )
 def test_documents(document: Path, run, tmp_path: Path):
-    """Every test in a document passes."""
+    """Every test in a document passes, and every fixture can be had."""
     (tmp_path / "pytest.ini").write_text((ROOT / SERVICE / "pytest.ini").read_text())
-    blocks = blocks_with_tests(document)
+    blocks = blocks_for_pytest(document)
     for number, code in enumerate(blocks, start=1):
-        (tmp_path / f"test_{number}.py").write_text(code)
+        write_test(code, tmp_path / f"test_{number}")
     result = run(str(tmp_path))
     assert 0 == result.returncode, result.stdout + result.stderr
-    number = sum(len(TEST.findall(code)) for code in blocks)
+    number = sum(max(1, len(TEST.findall(code))) for code in blocks)
     assert f" {number} passed in " in result.stdout

@@ -58,7 +58,7 @@ class NotIdempotentError(ValueError):
     """
 
     operators: tuple[str, ...]
-    """What can't be run again: operators, stages, variables, ``upsert``."""
+    """Operators, stages, variables and ``upsert`` that can't be run again."""
 
     def __init__(self, message: str, operators: tuple[str, ...] = ()) -> None:
         super().__init__(message)

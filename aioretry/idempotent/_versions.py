@@ -82,7 +82,7 @@ class Versioned:
     """The document's ``_id``."""
 
     version: str
-    """The hash of its content: ``sha256:`` and 64 hexadecimal digits."""
+    """The hash of its content, as ``sha256:`` and 64 hexadecimal digits."""
 
     written: bool
     """Whether it was written; False if it was stored like that already.
@@ -91,7 +91,7 @@ class Versioned:
     """
 
     document: dict[str, Any] = field(repr=False)
-    """The document with its version, to go on with: to be changed and saved next."""
+    """The document with its version, to be changed and saved next."""
 
 
 @dataclass(frozen=True, slots=True)

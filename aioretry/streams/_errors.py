@@ -53,7 +53,7 @@ class MismatchError(RebuildNeededError):
     """
 
     is_anothers: bool = False
-    """Whether they are another aggregator's: a rebuild does not help then."""
+    """Whether they are another aggregator's, so that a rebuild does not help."""
 
 
 class PositionLostError(RebuildNeededError):

@@ -37,7 +37,7 @@ class BlackPipe(Running):
 
     For a replica set, a standalone server or the routers of a cluster that you have already. Every
     member that the first answering host names gets a proxy, and clients with this object's `uri`
-    stay on the proxies; with `directConnection=true`, the named host alone.
+    stay on the proxies; with `directConnection=true`, the named host alone::
 
         async with BlackPipe("mongodb://user:secret@db1,db2/?replicaSet=rs0") as pipe:
             client = RetryClient(pipe.uri)

@@ -47,7 +47,7 @@ class Ledger:
     Each acknowledged write must be there exactly once, each `NOT_APPLIED` never, and each
     `UNKNOWN` at most once. Writes may share a key, as the increments of one counter do: then the
     key must be there at least as often as it was acknowledged, and at most so often and once more
-    for each `UNKNOWN`.
+    for each `UNKNOWN`::
 
         ledger = Ledger()
         await ledger.write("a", events.insert_one({"_id": "a"}))

@@ -60,12 +60,12 @@ class KeyCount:
 
     @property
     def least(self) -> int:
-        """How often it must be there: as often as a write of it was acknowledged."""
+        """How often it must be there; as often as a write of it was acknowledged."""
         return len(self.ended(Outcome.APPLIED))
 
     @property
     def most(self) -> int:
-        """How often it may be there: each `UNKNOWN` write may be there too."""
+        """How often it may be there; each ``UNKNOWN`` write may be there too."""
         return self.least + len(self.ended(Outcome.UNKNOWN))
 
     def ended(self, outcome: Outcome) -> tuple[Entry, ...]:

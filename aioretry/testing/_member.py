@@ -39,12 +39,12 @@ class Member:
 
     @property
     def port(self) -> int:
-        """The port that clients know it by: its proxy's, if it has one."""
+        """The port that clients know it by; its proxy's, if it has one."""
         return self._server.port if self._proxy is None else self._proxy.port
 
     @property
     def address(self) -> str:
-        """Host and port that clients know it by, as `127.0.0.1:20001`."""
+        """Host and port that clients know it by, as ``127.0.0.1:20001``."""
         return f"{self.host}:{self.port}"
 
     @property

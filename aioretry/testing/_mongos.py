@@ -113,7 +113,7 @@ class FakeMongoses(Running):
     options `failCommands`, `errorCode`, `errorLabels`, `closeConnection`, `writeConcernError`,
     `blockConnection` with `blockTimeMS`, `appName` and `namespace`; everything else is refused.
 
-    Use it in a `with` or an `async with` block, inside that of the set.
+    Use it in a `with` or an `async with` block, inside that of the set::
 
         async with ReplicaSet() as servers, FakeMongoses(servers) as cluster:
             client = RetryClient(cluster.uri)

@@ -16,7 +16,7 @@ class ReplicaSet(Deployment):
     """A replica set of real servers on this machine, in a temporary folder.
 
     Use it in a `with` or an `async with` block: both start it, wait until every member is ready,
-    and leave neither a process nor a file behind, even if this process gets killed inside.
+    and leave neither a process nor a file behind, even if this process gets killed inside::
 
         async with ReplicaSet() as servers:
             client = RetryClient(servers.uri)

@@ -22,7 +22,7 @@ class ScriptedRequest:
         expects_reply: whether the client waits for a reply; with `w: 0` it does not.
 
     Raises:
-        WireError: the message is malformed.
+        aioretry.testing._wire.WireError: the message is malformed.
     """
 
     __slots__ = (

@@ -4,6 +4,7 @@ A module imports only from lower ones:
 
     idempotent                          recipes of writes that can be repeated safely
     streams                             aggregates that follow a collection
+    telemetry                           OpenTelemetry and Prometheus, as hooks
     client  session  database  collection
                                         the wrappers around Motor's classes
     _definitions  _overload             what is passed through: overload retries of an old PyMongo
@@ -20,18 +21,19 @@ A module imports only from lower ones:
     _motor  _flight                     the only room that knows the driver; an attempt
     _commands  _statements  _arguments  what is sent, and what users give for it
     _selection  _sessions  _replies     waiting for a server; leases; what replies say
+    _watching                           one operation, as hooks are told of it
     _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
     sources                             who says how a write with a key is sent
     errors  events  deadlines           what users see of a write, and its time limits
     _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
 
-``idempotent`` and ``streams`` are built on the names below them. ``testing`` is the public test
-kit; it stands beside this table.
+``idempotent``, ``streams`` and ``telemetry`` are built on the names below them. ``testing`` is the
+public test kit; it stands beside this table.
 """
 
-from aioretry._driver import ThreadCounts
+from aioretry._driver import ConnectionCounts, ThreadCounts
 from aioretry._resolution import resolve
-from aioretry.client import RetryClient, thread_counts
+from aioretry.client import RetryClient, connection_counts, thread_counts
 from aioretry.collection import RetryMotorCollection
 from aioretry.database import RetryMotorDatabase
 from aioretry.deadlines import Deadline, deadline
@@ -45,7 +47,16 @@ from aioretry.errors import (
     outcome_of,
     partial_result_of,
 )
-from aioretry.events import Hook, RetryScheduled
+from aioretry.events import (
+    AttemptEnded,
+    Event,
+    EventHook,
+    Hook,
+    OperationBegan,
+    OperationEnded,
+    RetryScheduled,
+    every_event,
+)
 from aioretry.operation import Operation
 from aioretry.session import RetryMotorClientSession
 from aioretry.sources import (
@@ -58,12 +69,18 @@ from aioretry.sources import (
 
 __all__ = [
     "Attempt",
+    "AttemptEnded",
+    "ConnectionCounts",
     "Deadline",
     "DeadlineExceeded",
+    "Event",
+    "EventHook",
     "Hook",
     "KeyedStatement",
     "KnownReply",
     "Operation",
+    "OperationBegan",
+    "OperationEnded",
     "OperationKey",
     "Outcome",
     "PartialResult",
@@ -77,7 +94,9 @@ __all__ = [
     "StatementSource",
     "ThreadCounts",
     "attempts_of",
+    "connection_counts",
     "deadline",
+    "every_event",
     "outcome_of",
     "partial_result_of",
     "resolve",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from aioretry import __version__
 from aioretry._demo import options as demo
+from aioretry._doctor import options as doctor
 from aioretry.streams import command as stream
 
 
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"aioretry {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     demo.add_command(commands)
+    doctor.add_command(commands)
     stream.add_command(commands)
     arguments = parser.parse_args(argv)
     code: int = arguments.run(arguments)

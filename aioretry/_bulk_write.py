@@ -20,6 +20,7 @@ from aioretry._sessions import SessionLease
 from aioretry._statements import Batch
 from aioretry._vague import Inquiry, doubt_vague_replies, vagueness
 from aioretry._verdict import LABELS, outcome_of_attempts
+from aioretry._watching import Watch
 from aioretry._write import tried_for
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt, Outcome, PartialResult, ResolveError, attach
@@ -35,6 +36,7 @@ class BulkRun(Generic[T]):
         plan: Makes the bulk operation.
         lease: The session that it goes over.
         deadline: When all of it has to be over, or None.
+        watch: Who is told of its attempts, or None.
 
     Raises:
         Exception: What the user gave can't be sent.
@@ -46,8 +48,10 @@ class BulkRun(Generic[T]):
         plan: Plan[T],
         lease: SessionLease,
         deadline: Deadline | None,
+        watch: Watch | None,
     ) -> None:
         self._coordinator = coordinator
+        self._watch = watch
         self._plan = plan
         self._lease = lease
         self._deadline = deadline
@@ -102,7 +106,7 @@ class BulkRun(Generic[T]):
     async def _send_next(self, bulk: Bulk[T]) -> None:
         command = bulk.next_command()
         self._statement = statement = self._coordinator.statement(
-            command, self._lease, self._deadline
+            command, self._lease, self._deadline, self._watch
         )
         statement.avoid = self._avoid
         batch = bulk.batch
@@ -248,12 +252,13 @@ class BulkWrite(RunningWrite[T]):
         plan: Callable[[], Plan[T]],
         lease: SessionLease,
         deadline: Deadline | None,
+        watch: Watch | None = None,
     ) -> None:
-        super().__init__(coordinator.loop)
+        super().__init__(coordinator.loop, watch)
         self._lease = lease
         self._bulk_run: BulkRun[T] | None = None
         try:
-            self._bulk_run = BulkRun(coordinator, plan(), lease, deadline)
+            self._bulk_run = BulkRun(coordinator, plan(), lease, deadline, watch)
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
             self._fail(exc)
             return
@@ -264,7 +269,7 @@ class BulkWrite(RunningWrite[T]):
 
     def _succeed(self, value: T) -> None:
         self._lease.finish(discard=False)
-        self.set_result(value)
+        self._end_well(value)
 
     def _settle(self, exc: BaseException) -> None:
         run = self._bulk_run

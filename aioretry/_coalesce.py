@@ -117,6 +117,7 @@ class InsertQueue:
     ) -> None:
         self.loop = coordinator.loop
         self._coordinator = coordinator
+        self._is_watched = coordinator.is_watched
         self._target = target
         self._lease = lease
         self._coalescing = coalescing
@@ -149,7 +150,10 @@ class InsertQueue:
 
     def insert(self, document: Any, deadline: Deadline | None) -> CoalescedInsert:
         """Insert a document together with others; return a future."""
-        insert = CoalescedInsert(self.loop, self, document, deadline)
+        watch = None
+        if self._is_watched:
+            watch = self._coordinator.watch("insert_one", self._target)
+        insert = CoalescedInsert(self.loop, self, document, deadline, watch)
         insert.outages = self._outages
         try:
             insert.identify()

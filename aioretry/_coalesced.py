@@ -12,6 +12,7 @@ from pymongo.common import validate_is_document_type
 from pymongo.results import InsertOneResult
 
 from aioretry._running import RunningWrite
+from aioretry._watching import Watch
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach
 
@@ -41,6 +42,7 @@ class CoalescedInsert(RunningWrite[InsertOneResult]):
         holder: Where it is.
         document: What is inserted.
         deadline: When it has to be over, or None.
+        watch: Who is told of what becomes of it, or None.
     """
 
     __slots__ = (
@@ -60,8 +62,9 @@ class CoalescedInsert(RunningWrite[InsertOneResult]):
         holder: Holder,
         document: Any,
         deadline: Deadline | None,
+        watch: Watch | None = None,
     ) -> None:
-        super().__init__(loop)
+        super().__init__(loop, watch)
         self._document: Any = document
         self._tried: Sequence[Attempt] = ()
         self.holder: Holder | None = holder
@@ -109,6 +112,8 @@ class CoalescedInsert(RunningWrite[InsertOneResult]):
         if not self.done():
             self._tried, self.holder = tried, None
             self.set_result(InsertOneResult(self.inserted_id, True))
+            if self.watch is not None:
+                self.watch.end(None)
 
     def fail(self, exc: BaseException, tried: Sequence[Attempt]) -> None:
         """End it with an error that says already how it ended."""
@@ -118,8 +123,9 @@ class CoalescedInsert(RunningWrite[InsertOneResult]):
         if isinstance(exc, asyncio.CancelledError):
             self._cancelled_error = exc
             asyncio.Future.cancel(self)
+            self._tell_end(exc)
         else:
-            self.set_exception(exc)
+            self._end(exc)
 
     def refuse(self, exc: Exception) -> None:
         """End it with an error of its own, before the others."""

@@ -56,6 +56,11 @@ class Target:
 
     write_concern: WriteConcern
 
+    @property
+    def namespace(self) -> str:
+        """Database and collection, joined by a dot."""
+        return f"{self.database}.{self.collection}"
+
     @classmethod
     def of(
         cls,

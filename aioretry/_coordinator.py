@@ -27,9 +27,10 @@ from aioretry._racing import Race
 from aioretry._selection import Selection
 from aioretry._sessions import NO_LEASE
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
+from aioretry._watching import OperationWatch, Watch
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt, DeadlineExceeded, ResolveError, links_of
-from aioretry.events import Hook, RetryScheduled, publish
+from aioretry.events import Hook, RetryScheduled, publish, wanting_every_event
 
 
 def _deadline(seconds: float | None) -> Deadline | None:
@@ -44,7 +45,7 @@ class Coordinator:
         loop: Where everything but the attempts themselves happens.
         policy: What the client's options say about retries.
         server_selection_timeout: How long to wait for a server at most, in seconds.
-        hooks: Who is told of retries.
+        hooks: Who is told of retries, and of more if they want to know.
         deadline: Returns the deadline of an operation that begins now and may take some seconds.
     """
 
@@ -67,16 +68,39 @@ class Coordinator:
         self._topology_text: tuple[object, str] = (None, "")
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
+        self._watchers = wanting_every_event(hooks)
+
+    def watch(
+        self, operation: str, target: "_commands.Target | Command[Any]"
+    ) -> OperationWatch | None:
+        """Tell whoever wants to know that an operation begins; return None if nobody does.
+
+        Args:
+            operation: Its name.
+            target: Where it goes.
+        """
+        if not self._watchers:
+            return None
+        return OperationWatch(self._watchers, operation, target.namespace)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody wants to know of operations."""
+        return bool(self._watchers)
 
     def statement(
-        self, command: Command[Any], lease: Lease, deadline: Deadline | None
+        self,
+        command: Command[Any],
+        lease: Lease,
+        deadline: Deadline | None,
+        watch: Watch | None = None,
     ) -> Statement:
         """Return a new command on its way."""
         command.body |= _commands.write_concern_of(
             command.write_concern, under_deadline=deadline is not None
         )
         numbering = Numbering.IF_SUPPORTED if self._policy.retry_writes else Numbering.NEVER
-        return Statement(command, lease, deadline, numbering)
+        return Statement(command, lease, deadline, numbering, watch=watch)
 
     @property
     def retries_writes(self) -> bool:
@@ -84,19 +108,20 @@ class Coordinator:
         return self._policy.retry_writes
 
     async def servers(
-        self, command: Command[Any], deadline: Deadline | None
+        self, command: Command[Any], deadline: Deadline | None, watch: Watch | None = None
     ) -> tuple[ServerView, ...]:
         """Return the servers that a write may go to; wait until there is one.
 
         Args:
             command: What waits.
             deadline: When the waiting ends, or None.
+            watch: Who is told how long it took.
 
         Raises:
             DeadlineExceeded: There was none in time.
             ServerSelectionTimeoutError: The same, where there is no deadline.
         """
-        waiting = Statement(command, NO_LEASE, deadline, Numbering.NEVER)
+        waiting = Statement(command, NO_LEASE, deadline, Numbering.NEVER, watch=watch)
         while True:
             await self._find_server(waiting)
             found = tuple(self.driver.view().writable.values())
@@ -200,16 +225,29 @@ class Coordinator:
             result = None
 
     async def _find_server(self, statement: Statement) -> None:
-        seconds = min(self._server_selection_timeout, statement.time_left())
-        ends = self.loop.time() + seconds
         try:
-            while not self.can_launch(statement):
-                if statement.time_left() <= 0:
-                    raise self.too_late(statement) from statement.last_error()
-                if not await self._selection.wait_for_server(ends):
-                    raise self._nobody_found(statement, seconds)
+            if not self.can_launch(statement):
+                await self._wait_for_server(statement)
         except InvalidOperation as exc:  # the client was closed
             raise exc from statement.last_error()
+
+    async def _wait_for_server(self, statement: Statement) -> None:
+        seconds = min(self._server_selection_timeout, statement.time_left())
+        began = self.loop.time()
+        is_there = False
+        try:
+            while not is_there:
+                if statement.time_left() <= 0:
+                    raise self.too_late(statement) from statement.last_error()
+                if not await self._selection.wait_for_server(began + seconds):
+                    raise self._nobody_found(statement, seconds)
+                is_there = self.can_launch(statement)
+        finally:
+            self._add_wait(statement, began)
+
+    def _add_wait(self, statement: Statement, began: float) -> None:
+        if statement.watch is not None:
+            statement.watch.add_wait(self.loop.time() - began)
 
     def _nobody_found(self, statement: Statement, seconds: float) -> Exception:
         error = statement.last_error()
@@ -263,7 +301,7 @@ class Coordinator:
             elsewhere = is_mongos and record.sent and self._has_another(statement, record.address)
             waits = server is not None and not elsewhere and not result.is_server_well
             if server is not None and waits and _verdict.may_be_retryable(error):
-                lost = not await self._selection.settle(server)
+                lost = not await self._settle(statement, server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error
         failure = Failure(error, record.sent, result.numbered, lost, is_mongos)
@@ -283,6 +321,13 @@ class Coordinator:
                 _forget_frames(error)
                 if verdict.wait > 0:
                     await anyio.sleep(verdict.wait)
+
+    async def _settle(self, statement: Statement, server: ServerView) -> bool:
+        began = self.loop.time()
+        try:
+            return await self._selection.settle(server)
+        finally:
+            self._add_wait(statement, began)
 
     def _has_another(self, statement: Statement, failed: Address | None) -> bool:
         """Tell whether a retry need not wait for news of the router that failed."""
@@ -325,6 +370,7 @@ class Coordinator:
             error_code=_verdict.code_of(error),
             attempt=len(statement.attempts),
             wait=verdict.wait,
+            notes={} if statement.watch is None else statement.watch.notes,
         )
         publish(self._hooks, event)
 

@@ -306,6 +306,17 @@ class ThreadCounts:
     """How many threads carry an attempt that was given up because its server was deposed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionCounts:
+    """How many connections to one server a client's pool has."""
+
+    used: int
+    """How many carry something now, or are being opened."""
+
+    idle: int
+    """How many are open and have nothing to do."""
+
+
 @dataclass(slots=True)
 class AttemptCall:
     """One attempt to be made."""
@@ -379,6 +390,10 @@ class Driver(Protocol):
 
     def counts(self) -> ThreadCounts:
         """Return how the threads are doing that carry attempts."""
+        ...
+
+    def connections(self) -> Mapping[Address, ConnectionCounts]:
+        """Return how many connections there are to each server."""
         ...
 
     def start_probing(self) -> None:

@@ -25,6 +25,7 @@ from aioretry._driver import (
 from aioretry._selection import choose
 from aioretry._sessions import CommandNumber
 from aioretry._verdict import RetryState
+from aioretry._watching import Watch
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
 
@@ -58,6 +59,9 @@ class Statement:
 
     server: ServerView | None = None
     """The server of the latest attempt for which one was chosen."""
+
+    watch: Watch | None = None
+    """Who is told of the attempts; None if nobody wants to know."""
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""
@@ -168,8 +172,9 @@ class Flight:
         ends by its deadline as it would have.
         """
         if self._deliver is not None:
-            self._note(sent=not self._call.token.revoke(), error=reason)
+            record = self._note(sent=not self._call.token.revoke(), error=reason)
             self._fall_silent()
+            self._tell(record)
 
     def lose_server(self) -> None:
         """End the attempt because its server takes no more writes, if it need not be waited for."""
@@ -212,9 +217,12 @@ class Flight:
     def _finish(self, result: AttemptResult) -> None:
         deliver = self._deliver
         if deliver is not None:
-            if result.record is not None:
-                self._statement.attempts.append(result.record)
+            record = result.record
+            if record is not None:
+                self._statement.attempts.append(record)
             self._end()
+            if record is not None:
+                self._tell(record)
             deliver(result)
 
     def _end(self) -> None:
@@ -240,7 +248,7 @@ class Flight:
     def _leave_behind(self) -> None:
         if self._deliver is not None:
             self._driver.abandon(self._call)
-            self._note(sent=True)
+            self._tell(self._note(sent=True))
             self._finish(AttemptResult(Ending.EXPIRED))
 
     def _give_up_closed(self, *, sent: bool) -> None:
@@ -252,9 +260,16 @@ class Flight:
             record = self._record(sent=sent, error=error)
             self._finish(AttemptResult(Ending.FAILED, record))
 
-    def _note(self, *, sent: bool, error: BaseException | None = None) -> None:
-        self._noted = self._record(sent=sent, error=error)
-        self._statement.attempts.append(self._noted)
+    def _note(self, *, sent: bool, error: BaseException | None = None) -> Attempt:
+        self._noted = record = self._record(sent=sent, error=error)
+        self._statement.attempts.append(record)
+        return record
+
+    def _tell(self, record: Attempt) -> None:
+        # When the flight has ended, because a hook may do as it likes.
+        watch = self._statement.watch
+        if watch is not None:
+            watch.end_attempt(record, len(self._statement.attempts))
 
     def _note_late(self, result: AttemptResult) -> None:
         # An answer that nobody waits for any more still tells how the write ended.

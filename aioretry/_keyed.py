@@ -10,6 +10,7 @@ from pymongo.errors import ConfigurationError, InvalidOperation
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Command, Numbering, ServerKind
 from aioretry._flight import Statement, trusted_seconds
+from aioretry._watching import Watch
 from aioretry._write import explain, result_of
 from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, deadline
@@ -49,6 +50,7 @@ class KeyedWrites:
         build: Callable[[], Command[T]],
         limit: Deadline | None,
         attempts: list[Attempt],
+        watch: Watch | None,
     ) -> T:
         """Send a write as the source says, or take the reply that it knows.
 
@@ -57,6 +59,7 @@ class KeyedWrites:
             build: Makes the command.
             limit: When it has to be done, or None.
             attempts: Gets what was tried.
+            watch: Who is told of that, or None.
 
         Raises:
             InvalidOperation: An earlier write of the operation has failed.
@@ -68,7 +71,7 @@ class KeyedWrites:
             )
         self.replayed = None
         try:
-            return await self._write(coordinator, build, limit, attempts)
+            return await self._write(coordinator, build, limit, attempts, watch)
         except BaseException:
             self._has_failed = True
             raise
@@ -97,10 +100,11 @@ class KeyedWrites:
         build: Callable[[], Command[T]],
         limit: Deadline | None,
         attempts: list[Attempt],
+        watch: Watch | None,
     ) -> T:
         try:
             command = build()
-            trusted = await self._find_trusted(coordinator, command, limit)
+            trusted = await self._find_trusted(coordinator, command, limit, watch)
             answer = await self._ask(command, limit, trusted)
         except BaseException as exc:
             attach(exc, Outcome.NOT_APPLIED, [])
@@ -108,18 +112,22 @@ class KeyedWrites:
         if isinstance(answer, KnownReply):
             return self._take(command, answer)
         try:
-            return await self._send(coordinator, command, limit, trusted, answer, attempts)
+            return await self._send(coordinator, command, limit, trusted, answer, attempts, watch)
         finally:
             self._source.end(answer)
 
     async def _find_trusted(
-        self, coordinator: Coordinator, command: Command[Any], limit: Deadline | None
+        self,
+        coordinator: Coordinator,
+        command: Command[Any],
+        limit: Deadline | None,
+        watch: Watch | None,
     ) -> float:
         if command.holds_multi:
             raise InvalidOperation(
                 f"{command.operation} can't have a key: no server recognises it when it is repeated"
             )
-        views = await coordinator.servers(command, limit)
+        views = await coordinator.servers(command, limit, watch)
         if not coordinator.retries_writes or not all(view.can_retry_writes for view in views):
             raise ConfigurationError(
                 "a key needs retryable writes: a replica set or a sharded cluster, and a client "
@@ -160,12 +168,13 @@ class KeyedWrites:
         trusted: float,
         answer: SessionId,
         attempts: list[Attempt],
+        watch: Watch | None,
     ) -> T:
         if answer.age is not None and limit is not None:
             # Its retries must not come when a server may have forgotten it.
             limit = Deadline.after(max(0.0, trusted - answer.age)).nearer(limit)
         lease = self._path.lease_of(answer.id)
-        statement = coordinator.statement(command, lease, limit)
+        statement = coordinator.statement(command, lease, limit, watch)
         statement.numbering = Numbering.REQUIRED
         if answer.age is not None:
             statement.began_before(coordinator.loop.time(), answer.age)

@@ -11,6 +11,7 @@ from aioretry._driver import Numbering, ServerSession
 from aioretry._flight import Statement
 from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
+from aioretry._watching import Watch
 from aioretry.deadlines import Deadline, validate_seconds
 from aioretry.errors import Attempt, Outcome, Report, ResolveError, report_of
 
@@ -65,18 +66,21 @@ class CommandDoubt(Generic[T]):
             )
         return None
 
-    def resolve(self, timeout: float | None) -> "Resolving[T]":
+    def resolve(self, timeout: float | None, watch: Watch | None = None) -> "Resolving[T]":
         """Send the command once more.
 
         Args:
             timeout: How long this may take, in seconds, or None.
+            watch: The operation that this is a part of; None if it is one of its own.
         """
         deadline = self._coordinator.deadline(timeout)
         if deadline is not None and self.statement.began is not None:
             # Its retries must not come later than it could begin.
             left = self.statement.trusted_seconds - self._age()
             deadline = Deadline.after(left).nearer(deadline)
-        return Resolving(self, self._coordinator, deadline)
+        if watch is None:
+            watch = self._coordinator.watch("resolve", self.statement.command)
+        return Resolving(self, self._coordinator, deadline, watch)
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the write had ended, or None."""
@@ -99,9 +103,13 @@ class Resolving(RunningWrite[T]):
     """A command that is sent once more, because nobody knows how it ended."""
 
     def __init__(
-        self, doubt: CommandDoubt[T], coordinator: Coordinator, deadline: Deadline | None
+        self,
+        doubt: CommandDoubt[T],
+        coordinator: Coordinator,
+        deadline: Deadline | None,
+        watch: Watch | None,
     ) -> None:
-        super().__init__(coordinator.loop)
+        super().__init__(coordinator.loop, watch)
         self._doubt = doubt
         old = doubt.statement
         self._lease = SessionLease(lambda: _given(old.lease.session), old.lease.turn)
@@ -110,7 +118,8 @@ class Resolving(RunningWrite[T]):
             self._succeed(known)
             return
         body = {name: value for name, value in old.command.body.items() if name != "writeConcern"}
-        statement = coordinator.statement(replace(old.command, body=body), self._lease, deadline)
+        command = replace(old.command, body=body)
+        statement = coordinator.statement(command, self._lease, deadline, watch)
         statement.numbering = Numbering.REQUIRED
         statement.number, statement.attempts = old.number, old.attempts
         statement.began, statement.began_at = old.began, old.began_at
@@ -125,9 +134,9 @@ class Resolving(RunningWrite[T]):
         try:
             result = self._doubt.result(value)
         except Exception as exc:  # noqa: BLE001 - raised where it is awaited
-            self.set_exception(exc)
+            self._end(exc)
         else:
-            self.set_result(result)
+            self._end_well(result)
 
     def _settle(self, exc: BaseException) -> None:
         self._doubt.explain(exc)

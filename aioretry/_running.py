@@ -5,6 +5,7 @@ import contextvars
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
+from aioretry._watching import Watch
 from aioretry.errors import Attempt, Outcome, attach, copy_report
 
 T = TypeVar("T")
@@ -15,12 +16,14 @@ class RunningWrite(asyncio.Future[T]):
 
     Args:
         loop: The client's event loop.
+        watch: Who is told of its end, or None.
     """
 
-    __slots__ = ("_cancelled_error", "_task")
+    __slots__ = ("_cancelled_error", "_task", "watch")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: Watch | None) -> None:
         super().__init__(loop=loop)
+        self.watch = watch
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_error: asyncio.CancelledError | None = None
 
@@ -34,7 +37,9 @@ class RunningWrite(asyncio.Future[T]):
         self._abandon(error)
         self._settle(error)
         self._cancelled_error = error
-        return super().cancel(msg)
+        was_running = super().cancel(msg)
+        self._tell_end(error)
+        return was_running
 
     def result(self) -> T:
         """Return what the write gave, or raise what it ended with."""
@@ -79,6 +84,7 @@ class RunningWrite(asyncio.Future[T]):
             self._settle(exc)
             self._cancelled_error = exc
             super().cancel()
+            self._tell_end(exc)
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
             self._fail(exc)
         else:
@@ -88,7 +94,21 @@ class RunningWrite(asyncio.Future[T]):
         self._settle(exc)
         if isinstance(exc, StopIteration):  # a future can't hold it
             raise exc
+        self._end(exc)
+
+    def _end(self, exc: BaseException) -> None:
+        """End with an exception that says already how the write ended."""
         self.set_exception(exc)
+        self._tell_end(exc)
+
+    def _end_well(self, result: T) -> None:
+        """End with what the user awaits."""
+        self.set_result(result)
+        self._tell_end(None)
+
+    def _tell_end(self, exc: BaseException | None) -> None:
+        if self.watch is not None:
+            self.watch.end(exc)
 
     def _tell(self, exc: BaseException) -> None:
         """Say on a cancellation how the write ended that whoever was cancelled awaited."""

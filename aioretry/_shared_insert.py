@@ -25,6 +25,7 @@ from aioretry._encoded import EncodedDocuments
 from aioretry._flight import Statement
 from aioretry._sessions import SessionLease
 from aioretry._shares import Shares
+from aioretry._watching import SharedWatch, Watch
 from aioretry._write import Write
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach, copy_report
@@ -67,8 +68,9 @@ class SharedInsert:
         self.deadline = latest(insert.deadline for insert in inserts)
         """When all of it has to be over, or None."""
 
+        watch = SharedWatch(self._watches) if coordinator.is_watched else None
         self.write: Write[Mapping[str, Any]] = Write(
-            coordinator, self._command, lease, self.deadline
+            coordinator, self._command, lease, self.deadline, watch
         )
         self._shares: Shares | None = None
 
@@ -186,7 +188,8 @@ class SharedInsert:
             return False
         statement = self._statement()
         left = None if statement.deadline is None else statement.time_left()
-        asked = asyncio.ensure_future(doubt.resolve(left))
+        part = None if insert.watch is None else SharedWatch([insert.watch].copy)
+        asked = asyncio.ensure_future(self._each().ask(index, insert.inserted_id, left, part))
         asked.add_done_callback(partial(self._hear, insert, index))
         return True
 
@@ -272,6 +275,9 @@ class SharedInsert:
         if error is not None:
             self._answers[error] = reply
         return error
+
+    def _watches(self) -> list[Watch]:
+        return [insert.watch for insert in list(self._inserts) if insert.watch is not None]
 
     def _each(self) -> Shares:
         if self._shares is None:

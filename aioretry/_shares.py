@@ -20,6 +20,7 @@ from aioretry._verdict import (
     outcome_of_attempts,
     says_no_retryable_writes,
 )
+from aioretry._watching import Watch
 from aioretry.errors import Attempt, Outcome, attach
 
 
@@ -106,12 +107,14 @@ class Shares:
         """Return what it takes to find out how an insert ended."""
         return ShareDoubt(self, self._doubt(self._statement, inserted_id), index, inserted_id)
 
-    def ask(self, index: int, inserted_id: object, timeout: float | None) -> Awaitable[Any]:
+    def ask(
+        self, index: int, inserted_id: object, timeout: float | None, watch: Watch | None = None
+    ) -> Awaitable[Any]:
         """Send one insert once more, under the number that it has in the command."""
         statement = self._statement
         if statement.command.statement_count > 1:
             statement = self._alone(index)
-        return self._doubt(statement, inserted_id).resolve(timeout)
+        return self._doubt(statement, inserted_id).resolve(timeout, watch)
 
     def silence_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         """Return an error if a reply says of some inserts neither that they are done nor why not.

@@ -12,6 +12,7 @@ from aioretry._resolution import CommandDoubt
 from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
 from aioretry._verdict import outcome_of_attempts
+from aioretry._watching import Watch
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt, Outcome, attach
 
@@ -31,8 +32,9 @@ class Write(RunningWrite[T]):
         build: Callable[[], Command[T]],
         lease: SessionLease,
         deadline: Deadline | None,
+        watch: Watch | None = None,
     ) -> None:
-        super().__init__(coordinator.loop)
+        super().__init__(coordinator.loop, watch)
         self._coordinator = coordinator
         self._lease = lease
         # What goes on may be begun by a callback of somebody else's.
@@ -40,7 +42,7 @@ class Write(RunningWrite[T]):
         self._statement: Statement | None = None
         self._flight: Flight | None = None
         try:
-            self._statement = coordinator.statement(build(), lease, deadline)
+            self._statement = coordinator.statement(build(), lease, deadline, watch)
             if lease.turn is None and coordinator.can_launch(self._statement):
                 self._flight = coordinator.launch(self._statement, self._land)
                 return
@@ -78,9 +80,9 @@ class Write(RunningWrite[T]):
         try:
             result = result_of(self._statement, value)
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
-            self.set_exception(exc)
+            self._end(exc)
         else:
-            self.set_result(result)
+            self._end_well(result)
 
     def _settle(self, exc: BaseException) -> None:
         outcome = explain(exc, self._statement, self._coordinator)

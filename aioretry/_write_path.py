@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
@@ -12,7 +12,7 @@ from bson.binary import Binary
 from pymongo.errors import InvalidOperation
 
 from aioretry._coordinator import Coordinator
-from aioretry._driver import Driver, ServerSession, ThreadCounts
+from aioretry._driver import Address, ConnectionCounts, Driver, ServerSession, ThreadCounts
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy
 from aioretry.deadlines import Deadline, current_deadline
@@ -78,6 +78,10 @@ class WritePath:
     def thread_counts(self) -> ThreadCounts:
         """Return how the threads are doing that carry attempts."""
         return self._driver.counts()
+
+    def connections(self) -> Mapping[Address, ConnectionCounts]:
+        """Return how many connections there are to each server."""
+        return self._driver.connections()
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed; from any thread.

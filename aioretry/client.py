@@ -2,7 +2,7 @@
 
 import asyncio
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -16,7 +16,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor
-from aioretry._driver import DocumentT, ThreadCounts
+from aioretry._driver import ConnectionCounts, DocumentT, ThreadCounts
 from aioretry._motor import (
     AgnosticClientSession,
     AsyncIOMotorClient,
@@ -30,7 +30,7 @@ from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
 from aioretry.session import RetryMotorClientSession
 
-__all__ = ["RetryClient", "thread_counts"]
+__all__ = ["RetryClient", "connection_counts", "thread_counts"]
 
 _MAX_ATTEMPTS_AT_ONCE = 100  # as many as PyMongo opens connections by default
 _CLOSE_TIMEOUT = 2.0
@@ -45,7 +45,8 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
 
     Args:
         *args: As for ``AsyncIOMotorClient``.
-        hooks: Callables that are told of every retry, see :class:`~aioretry.Hook`.
+        hooks: Callables that are told of every retry, see :class:`~aioretry.Hook`, or of everything
+            that happens in a write, see :class:`~aioretry.EventHook`.
         max_concurrent_attempts: How many commands may be under way at once; further ones queue.
             Those that need a thread share at most 32 of the client's own.
         **kwargs: As for ``AsyncIOMotorClient``.
@@ -232,6 +233,20 @@ def thread_counts(client: RetryClient[Any]) -> ThreadCounts:
         are held up by an attempt that was given up. They are figures of one moment.
     """
     return client._write_path.thread_counts()
+
+
+def connection_counts(
+    client: RetryClient[Any],
+) -> Mapping[tuple[str, int | None], ConnectionCounts]:
+    """Tell how many connections a client has to each server it knows, its monitors' apart.
+
+    Args:
+        client: The client.
+
+    Returns:
+        The figures of one moment, by host and port.
+    """
+    return client._write_path.connections()
 
 
 def _callables(hooks: Iterable[Hook]) -> list[Hook]:

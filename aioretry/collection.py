@@ -193,7 +193,12 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 comment=comment,
             )
         return self._submit(
-            session, _commands.insert_one, document, bypass_document_validation, comment
+            "insert_one",
+            session,
+            _commands.insert_one,
+            document,
+            bypass_document_validation,
+            comment,
         )
 
     def update_one(  # type: ignore[override]
@@ -243,6 +248,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 **_given(sort=sort),
             )
         return self._submit(
+            "update_one",
             session,
             _commands.update_one,
             filter,
@@ -301,6 +307,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 **_given(sort=sort),
             )
         return self._submit(
+            "replace_one",
             session,
             _commands.replace_one,
             filter,
@@ -345,7 +352,9 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 let=let,
                 comment=comment,
             )
-        return self._submit(session, _commands.delete_one, filter, collation, hint, let, comment)
+        return self._submit(
+            "delete_one", session, _commands.delete_one, filter, collation, hint, let, comment
+        )
 
     def insert_many(  # type: ignore[override]
         self,
@@ -381,7 +390,13 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 comment=comment,
             )
         return self._submit_bulk(
-            session, _plans.insert_many, documents, ordered, bypass_document_validation, comment
+            "insert_many",
+            session,
+            _plans.insert_many,
+            documents,
+            ordered,
+            bypass_document_validation,
+            comment,
         )
 
     def bulk_write(  # type: ignore[override]
@@ -423,6 +438,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 let=let,
             )
         return self._submit_bulk(
+            "bulk_write",
             session,
             _plans.bulk_write,
             requests,
@@ -477,6 +493,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 comment=comment,
             )
         return self._submit(
+            "update_many",
             session,
             _commands.update_many,
             filter,
@@ -516,7 +533,9 @@ class RetryMotorCollection(Definitions[DocumentT]):
             return super().delete_many(  # type: ignore[return-value]
                 filter, collation=collation, hint=hint, session=session, let=let, comment=comment
             )
-        return self._submit(session, _commands.delete_many, filter, collation, hint, let, comment)
+        return self._submit(
+            "delete_many", session, _commands.delete_many, filter, collation, hint, let, comment
+        )
 
     def find_one_and_delete(  # type: ignore[override]
         self,
@@ -556,6 +575,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 **kwargs,
             )
         return self._submit(
+            "find_one_and_delete",
             session,
             _commands.find_one_and_delete,
             filter,
@@ -614,6 +634,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 **kwargs,
             )
         return self._submit(
+            "find_one_and_replace",
             session,
             _commands.find_one_and_replace,
             filter,
@@ -678,6 +699,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 **kwargs,
             )
         return self._submit(
+            "find_one_and_update",
             session,
             _commands.find_one_and_update,
             filter,
@@ -734,6 +756,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
 
     def _submit(
         self,
+        operation: str,
         session: Session | None,
         build: Callable[Concatenate[Target, P], Command[T]],
         *args: P.args,
@@ -743,10 +766,12 @@ class RetryMotorCollection(Definitions[DocumentT]):
         lease = self._write_path.lease(session)
         deadline = self._write_path.deadline()
         target = self._target()
-        return Write(coordinator, lambda: build(target, *args, **kwargs), lease, deadline)
+        watch = coordinator.watch(operation, target)
+        return Write(coordinator, lambda: build(target, *args, **kwargs), lease, deadline, watch)
 
     def _submit_bulk(
         self,
+        operation: str,
         session: Session | None,
         plan: Callable[Concatenate[Target, P], _plans.Plan[T]],
         *args: P.args,
@@ -756,7 +781,8 @@ class RetryMotorCollection(Definitions[DocumentT]):
         lease = self._write_path.lease(session)
         deadline = self._write_path.deadline()
         target = self._target()
-        return BulkWrite(coordinator, lambda: plan(target, *args, **kwargs), lease, deadline)
+        watch = coordinator.watch(operation, target)
+        return BulkWrite(coordinator, lambda: plan(target, *args, **kwargs), lease, deadline, watch)
 
 
 def _given(**options: Any) -> dict[str, Any]:

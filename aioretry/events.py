@@ -1,12 +1,75 @@
 """What happens inside a write, told to hooks and to the logger ``aioretry``."""
 
+import asyncio
 import logging
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast
 
-__all__ = ["Hook", "RetryScheduled", "log_retries"]
+from aioretry.errors import Outcome
+
+__all__ = [
+    "AttemptEnded",
+    "Event",
+    "EventHook",
+    "Hook",
+    "OperationBegan",
+    "OperationEnded",
+    "RetryScheduled",
+    "every_event",
+    "log_retries",
+]
 
 _logger = logging.getLogger("aioretry")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationBegan:
+    """A write was called. Told in the context of the call."""
+
+    operation: str
+    """The operation's name, such as ``update_one``; ``resolve`` for :func:`aioretry.resolve`."""
+
+    namespace: str
+    """Database and collection, joined by a dot."""
+
+    notes: dict[Any, Any] = field(repr=False, compare=False)
+    """What hooks keep about the operation; the same in all its events, and only there."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt of an operation ended, well or not."""
+
+    operation: str
+    """The operation's name."""
+
+    namespace: str
+    """Database and collection, joined by a dot."""
+
+    address: tuple[str, int | None] | None
+    """Host and port of the server; None if none was chosen."""
+
+    attempt: int
+    """The number of the attempt, from 1; of one command, where an operation has several."""
+
+    duration: float
+    """How long it took, in seconds."""
+
+    sent: bool
+    """Whether the command can have reached the server."""
+
+    error_class: str | None
+    """The class name of its error; None if the server accepted the write, or has not answered."""
+
+    error_code: int | None
+    """The server's error code; None if there is no error, or it is not the server's."""
+
+    server_wait: float
+    """How long the operation has waited for a server since the attempt before, in seconds."""
+
+    notes: dict[Any, Any] = field(repr=False, compare=False)
+    """What hooks keep about the operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +97,79 @@ class RetryScheduled:
     wait: float
     """The backoff before the next selection of a server, in seconds; usually 0."""
 
+    notes: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What hooks keep about the operation; empty if several operations share the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationEnded:
+    """A write ended. Each that has begun does, once."""
+
+    operation: str
+    """The operation's name."""
+
+    namespace: str
+    """Database and collection, joined by a dot."""
+
+    outcome: Outcome
+    """How it ended, as :func:`~aioretry.outcome_of` says."""
+
+    duration: float
+    """How long it took from the call on, in seconds."""
+
+    attempts: int
+    """How many attempts were made, of all its commands."""
+
+    error_class: str | None
+    """The class name of what it raised; None if it raised nothing."""
+
+    error_code: int | None
+    """The server's error code; None if there is no error, or it is not the server's."""
+
+    server_wait: float
+    """How long it has waited for a server in all, in seconds."""
+
+    statements: Mapping[Outcome, int] | None
+    """How many statements of a bulk operation that raised ended in each way; else None."""
+
+    notes: dict[Any, Any] = field(repr=False, compare=False)
+    """What hooks keep about the operation."""
+
+
+Event: TypeAlias = OperationBegan | AttemptEnded | RetryScheduled | OperationEnded
+"""What a hook can be told of. No document, filter or credential is part of any."""
+
 
 class Hook(Protocol):
-    """A callable that is told of every event, on the event loop.
+    """A callable that is told of retries, on the event loop.
 
     It must return quickly. What it raises is logged and otherwise ignored: a hook can't fail a
     write.
     """
 
     def __call__(self, event: RetryScheduled, /) -> object:
+        """Take note of a retry.
+
+        Args:
+            event: What happened.
+
+        Returns:
+            Anything; it is ignored.
+        """
+
+
+class EventHook(Protocol):
+    """A callable that is told of every event; :func:`every_event` makes one of any callable.
+
+    The rules of a :class:`Hook` are its rules too.
+    """
+
+    @property
+    def wants_every_event(self) -> bool:
+        """True; a callable without it is told of retries only, and costs other writes nothing."""
+        ...
+
+    def __call__(self, event: Event, /) -> object:
         """Take note of an event.
 
         Args:
@@ -51,6 +178,29 @@ class Hook(Protocol):
         Returns:
             Anything; it is ignored.
         """
+
+
+@dataclass(slots=True)
+class _EveryEvent:
+    """A callable that is told of every event."""
+
+    hook: Callable[[Event], object]
+    wants_every_event: bool = True
+
+    def __call__(self, event: Event, /) -> object:
+        return self.hook(event)
+
+
+def every_event(hook: Callable[[Event], object]) -> EventHook:
+    """Have a callable told of every event, and not of retries only.
+
+    Args:
+        hook: The callable.
+
+    Returns:
+        What to give to the client as a hook. It can be used as a decorator.
+    """
+    return _EveryEvent(hook)
 
 
 def log_retries(event: RetryScheduled) -> None:
@@ -73,12 +223,28 @@ def log_retries(event: RetryScheduled) -> None:
 
 
 def publish(hooks: tuple[Hook, ...], event: RetryScheduled) -> None:
-    """Tell every hook of an event; a hook that fails is logged and does not fail the write."""
+    """Tell hooks of a retry; a hook that fails is logged and does not fail the write."""
     for hook in hooks:
         try:
             hook(event)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             _logger.exception("a hook failed: %r", hook)
+
+
+def publish_to_all(hooks: tuple[EventHook, ...], event: Event) -> None:
+    """Tell hooks of any event, likewise."""
+    for hook in hooks:
+        try:
+            hook(event)
+        except (Exception, asyncio.CancelledError):
+            _logger.exception("a hook failed: %r", hook)
+
+
+def wanting_every_event(hooks: tuple[Hook, ...]) -> tuple[EventHook, ...]:
+    """Return those of some hooks that are told of every event."""
+    return tuple(
+        cast(EventHook, hook) for hook in hooks if getattr(hook, "wants_every_event", False) is True
+    )
 
 
 def _host(address: tuple[str, int | None] | None) -> str:

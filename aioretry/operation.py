@@ -1,7 +1,7 @@
 """One operation: an implicit session, a deadline and a history, for one or a few writes."""
 
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -23,6 +23,7 @@ from aioretry._driver import Command
 from aioretry._keyed import KeyedWrites
 from aioretry._motor import add_requests
 from aioretry._sessions import SessionLease
+from aioretry._watching import Watch
 from aioretry._write import explain, result_of
 from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, validate_seconds
@@ -107,12 +108,13 @@ class Operation:
     ) -> InsertOneResult:
         """Insert a document; as ``collection.insert_one()``."""
         return await self._write(
+            "insert_one",
             lambda target: _commands.insert_one(
                 target,
                 document if self._keyed is None else self._keyed.identified(document),
                 bypass_document_validation,
                 comment,
-            )
+            ),
         )
 
     async def update_one(
@@ -130,6 +132,7 @@ class Operation:
     ) -> UpdateResult:
         """Update a document; as ``collection.update_one()``."""
         return await self._write(
+            "update_one",
             lambda target: _commands.update_one(
                 target,
                 filter,
@@ -142,7 +145,7 @@ class Operation:
                 let,
                 sort,
                 comment,
-            )
+            ),
         )
 
     async def replace_one(
@@ -159,6 +162,7 @@ class Operation:
     ) -> UpdateResult:
         """Replace a document; as ``collection.replace_one()``."""
         return await self._write(
+            "replace_one",
             lambda target: _commands.replace_one(
                 target,
                 filter,
@@ -170,7 +174,7 @@ class Operation:
                 let,
                 sort,
                 comment,
-            )
+            ),
         )
 
     async def delete_one(
@@ -183,7 +187,8 @@ class Operation:
     ) -> DeleteResult:
         """Delete a document; as ``collection.delete_one()``."""
         return await self._write(
-            lambda target: _commands.delete_one(target, filter, collation, hint, let, comment)
+            "delete_one",
+            lambda target: _commands.delete_one(target, filter, collation, hint, let, comment),
         )
 
     async def insert_many(
@@ -195,9 +200,10 @@ class Operation:
     ) -> InsertManyResult:
         """Insert documents; as ``collection.insert_many()``."""
         return await self._write_bulk(
+            "insert_many",
             lambda target: _plans.insert_many(
                 target, documents, ordered, bypass_document_validation, comment
-            )
+            ),
         )
 
     async def bulk_write(
@@ -210,9 +216,10 @@ class Operation:
     ) -> BulkWriteResult:
         """Send a list of writes; as ``collection.bulk_write()``."""
         return await self._write_bulk(
+            "bulk_write",
             lambda target: _plans.bulk_write(
                 target, requests, ordered, bypass_document_validation, comment, let, add_requests
-            )
+            ),
         )
 
     async def update_many(
@@ -229,6 +236,7 @@ class Operation:
     ) -> UpdateResult:
         """Update all documents that match; as ``collection.update_many()``."""
         return await self._write(
+            "update_many",
             lambda target: _commands.update_many(
                 target,
                 filter,
@@ -240,7 +248,7 @@ class Operation:
                 hint,
                 let,
                 comment,
-            )
+            ),
         )
 
     async def delete_many(
@@ -253,7 +261,8 @@ class Operation:
     ) -> DeleteResult:
         """Delete all documents that match; as ``collection.delete_many()``."""
         return await self._write(
-            lambda target: _commands.delete_many(target, filter, collation, hint, let, comment)
+            "delete_many",
+            lambda target: _commands.delete_many(target, filter, collation, hint, let, comment),
         )
 
     async def find_one_and_delete(
@@ -268,9 +277,10 @@ class Operation:
     ) -> Any:
         """Delete a document and return it; as ``collection.find_one_and_delete()``."""
         return await self._write(
+            "find_one_and_delete",
             lambda target: _commands.find_one_and_delete(
                 target, filter, projection, sort, hint, let, comment, kwargs
-            )
+            ),
         )
 
     async def find_one_and_replace(
@@ -288,6 +298,7 @@ class Operation:
     ) -> Any:
         """Replace a document and return it; as ``collection.find_one_and_replace()``."""
         return await self._write(
+            "find_one_and_replace",
             lambda target: _commands.find_one_and_replace(
                 target,
                 filter,
@@ -300,7 +311,7 @@ class Operation:
                 let,
                 comment,
                 kwargs,
-            )
+            ),
         )
 
     async def find_one_and_update(
@@ -319,6 +330,7 @@ class Operation:
     ) -> Any:
         """Update a document and return it; as ``collection.find_one_and_update()``."""
         return await self._write(
+            "find_one_and_update",
             lambda target: _commands.find_one_and_update(
                 target,
                 filter,
@@ -332,16 +344,29 @@ class Operation:
                 let,
                 comment,
                 kwargs,
-            )
+            ),
         )
 
-    async def _write(self, build: Callable[[Target], Command[T]]) -> T:
-        if self._keyed is not None:
-            return await self._write_keyed(self._keyed, build)
+    async def _write(self, operation: str, build: Callable[[Target], Command[T]]) -> T:
         coordinator, lease, deadline = self._begin()
+        watch = coordinator.watch(operation, self._target)
+        if self._keyed is None:
+            write = self._send(build, coordinator, lease, deadline, watch)
+        else:
+            write = self._send_keyed(self._keyed, build, coordinator, deadline, watch)
+        return await (write if watch is None else _until_end(write, watch))
+
+    async def _send(
+        self,
+        build: Callable[[Target], Command[T]],
+        coordinator: Coordinator,
+        lease: SessionLease,
+        deadline: Deadline | None,
+        watch: Watch | None,
+    ) -> T:
         statement = None
         try:
-            statement = coordinator.statement(build(self._target), lease, deadline)
+            statement = coordinator.statement(build(self._target), lease, deadline, watch)
             reply = await coordinator.execute(statement)
         except BaseException as exc:
             self._end_lease_after(
@@ -354,15 +379,23 @@ class Operation:
         finally:
             self._end([] if statement is None else statement.attempts)
 
-    async def _write_keyed(self, keyed: KeyedWrites, build: Callable[[Target], Command[T]]) -> T:
-        coordinator, _, deadline = self._begin()
+    async def _send_keyed(
+        self,
+        keyed: KeyedWrites,
+        build: Callable[[Target], Command[T]],
+        coordinator: Coordinator,
+        deadline: Deadline | None,
+        watch: Watch | None,
+    ) -> T:
         attempts: list[Attempt] = []
         try:
-            return await keyed.write(coordinator, lambda: build(self._target), deadline, attempts)
+            return await keyed.write(
+                coordinator, lambda: build(self._target), deadline, attempts, watch
+            )
         finally:
             self._end(attempts)
 
-    async def _write_bulk(self, plan: Callable[[Target], _plans.Plan[T]]) -> T:
+    async def _write_bulk(self, operation: str, plan: Callable[[Target], _plans.Plan[T]]) -> T:
         if self._keyed is not None:
             raise InvalidOperation(
                 "an operation with a key has no insert_many and bulk_write: write one document "
@@ -374,9 +407,21 @@ class Operation:
                 "encryption; use those of the collection"
             )
         coordinator, lease, deadline = self._begin()
+        watch = coordinator.watch(operation, self._target)
+        write = self._send_bulk(plan, coordinator, lease, deadline, watch)
+        return await (write if watch is None else _until_end(write, watch))
+
+    async def _send_bulk(
+        self,
+        plan: Callable[[Target], _plans.Plan[T]],
+        coordinator: Coordinator,
+        lease: SessionLease,
+        deadline: Deadline | None,
+        watch: Watch | None,
+    ) -> T:
         run = None
         try:
-            run = BulkRun(coordinator, plan(self._target), lease, deadline)
+            run = BulkRun(coordinator, plan(self._target), lease, deadline, watch)
             return await run.run()
         except BaseException as exc:
             in_doubt = explain_unplanned(exc) if run is None else run.explain(exc)
@@ -415,3 +460,13 @@ class Operation:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.finish(discard=discard)
+
+
+async def _until_end(write: Coroutine[Any, Any, T], watch: Watch) -> T:
+    try:
+        result = await write
+    except BaseException as exc:
+        watch.end(exc)
+        raise
+    watch.end(None)
+    return result

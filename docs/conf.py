@@ -28,9 +28,12 @@ toc_object_entries_show_parents = "hide"
 _PYMONGO_ERRORS = "|".join(name for name, _ in inspect.getmembers(pymongo.errors, inspect.isclass))
 nitpick_ignore_regex = [
     (r"py:.*", r"(_asyncio|bson|collections|motor|pathlib|pymongo)\..*"),
+    (r"py:.*", r"(opentelemetry|prometheus_client)\..*"),
     (r"py:exc", rf"({_PYMONGO_ERRORS})"),
     (r"py:.*", r"aioretry\.(\w+\.)*_\w+\..*"),
     (r"py:class", r"aioretry\.session\.T"),
+    # A signature with a default that a factory makes can't be parsed, and is cut into pieces.
+    (r"py:class", r"(tuple\[str|dict\[~typing\.Any)"),
 ]
 
 html_theme = "furo"

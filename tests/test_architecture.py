@@ -11,10 +11,10 @@ PACKAGE = Path(aioretry.__file__).parent
 
 # A module imports only from modules that stand further up in this list.
 RANKS = [
-    {"errors", "events", "_encoded", "_pymongo_timeout"},
-    {"deadlines"},
+    {"errors", "_encoded", "_pymongo_timeout"},
+    {"deadlines", "events"},
     {"_verdict", "_transactions", "_driver", "sources"},
-    {"_arguments", "_replies", "_sessions", "_selection", "_threads"},
+    {"_arguments", "_replies", "_sessions", "_selection", "_threads", "_watching"},
     {"_commands", "_statements", "_motor", "_flight"},
     {"_bulk", "_racing"},
     {"_coordinator"},
@@ -30,7 +30,7 @@ RANKS = [
     {"database", "session"},
     {"client"},
     {"__init__"},
-    {"__main__", "_demo", "idempotent", "streams"},
+    {"__main__", "_demo", "_doctor", "idempotent", "streams", "telemetry"},
 ]
 IN_STREAMS = [
     {"_changes", "_errors", "_pace"},
@@ -117,7 +117,7 @@ def test_imports_point_downwards(path):
     """A room imports only from lower ranks, or from itself."""
     room = room_of(path)
     if rank_of(room) == len(RANKS) - 1:  # built on the public names
-        others = {"_demo", "streams"} if room == "__main__" else {"_demo"}
+        others = {"_demo", "_doctor", "streams"} if room == "__main__" else {"_demo"}
         assert rooms_imported(path) <= BESIDE | {room} | others
         return
     others = rooms_imported(path) - {room}

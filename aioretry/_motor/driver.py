@@ -1,7 +1,7 @@
 """The driver's port over a Motor client's delegate."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pymongo
@@ -9,8 +9,10 @@ from bson.binary import Binary
 from pymongo.errors import InvalidOperation, PyMongoError
 
 from aioretry._driver import (
+    Address,
     AttemptCall,
     AttemptResult,
+    ConnectionCounts,
     ServerSession,
     ThreadCounts,
     TopologyView,
@@ -20,7 +22,7 @@ from aioretry._motor.dispatch import Dispatch, Entry
 from aioretry._motor.options import uses_more
 from aioretry._motor.prober import Prober
 from aioretry._motor.sessions import ChosenSession, ImplicitSession
-from aioretry._motor.views import Views
+from aioretry._motor.views import Views, connection_counts
 from aioretry._threads import ThreadPool
 
 # More of them would but wait for the interpreter's lock.
@@ -102,6 +104,10 @@ class MotorDriver:
     def counts(self) -> ThreadCounts:
         """Return how the threads are doing."""
         return self._threads.counts() if self._dispatch is None else self._dispatch.counts()
+
+    def connections(self) -> Mapping[Address, ConnectionCounts]:
+        """Return how many connections there are to each server."""
+        return connection_counts(self._delegate)
 
     def start_probing(self) -> None:
         """Make the driver look for a server."""

@@ -1,6 +1,6 @@
 """What PyMongo knows of a deployment, as the port's plain values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,14 @@ from pymongo.server_selectors import any_server_selector
 from pymongo.server_type import SERVER_TYPE
 from pymongo.topology_description import TOPOLOGY_TYPE, TopologyDescription
 
-from aioretry._driver import Address, Limits, ServerKind, ServerView, TopologyView
+from aioretry._driver import (
+    Address,
+    ConnectionCounts,
+    Limits,
+    ServerKind,
+    ServerView,
+    TopologyView,
+)
 
 ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
 
@@ -85,3 +92,21 @@ class Views:
     def _operation_count(self, address: Address) -> int:
         server: Any = self._delegate._get_topology().get_server_by_address(address)
         return 0 if server is None else int(server.pool.operation_count)
+
+
+def connection_counts(delegate: pymongo.MongoClient[Any]) -> Mapping[Address, ConnectionCounts]:
+    """Return how many connections a client's pools have; no lock.
+
+    Args:
+        delegate: The client.
+    """
+    topology: Any = delegate._topology
+    if topology is None:  # nobody has looked up its servers yet
+        return {}
+    counts = {}
+    for address in topology.description.server_descriptions():
+        server: Any = topology.get_server_by_address(address)
+        if server is not None:
+            pool = server.pool
+            counts[address] = ConnectionCounts(pool.active_sockets, len(pool.conns))
+    return counts

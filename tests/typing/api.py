@@ -21,6 +21,8 @@ from pymongo.results import (
 from aioretry import (
     Attempt,
     Deadline,
+    Event,
+    EventHook,
     Hook,
     Operation,
     OperationKey,
@@ -33,14 +35,35 @@ from aioretry import (
     RetryScheduled,
     attempts_of,
     deadline,
+    every_event,
     outcome_of,
     partial_result_of,
 )
 from aioretry.idempotent import Keys
+from aioretry.telemetry.opentelemetry import OpenTelemetryHook
+from aioretry.telemetry.prometheus import PrometheusHook
 
 
 def hook(event: RetryScheduled) -> None:
     """A hook is any callable of one event."""
+
+
+def event_hook(event: Event) -> None:
+    """So is one of every event."""
+
+
+@every_event
+def decorated(event: Event) -> None:
+    """Or of that, by the decorator."""
+
+
+def hooks() -> RetryClient[dict[str, Any]]:
+    """Hooks of all kinds can be given together."""
+    telemetry: list[EventHook] = [OpenTelemetryHook(), PrometheusHook()]
+    made: RetryClient[dict[str, Any]] = RetryClient(
+        "mongodb://x", hooks=[hook, event_hook, decorated, every_event(event_hook), *telemetry]
+    )
+    return made
 
 
 async def client() -> None:

@@ -10,8 +10,7 @@ from pymongo import monitoring
 from rich.console import Console
 from rich.table import Table
 
-from aioretry import RetryClient, deadline
-from aioretry.events import RetryScheduled
+from aioretry import Event, RetryClient, RetryScheduled, deadline, every_event
 from aioretry.testing import ReplicaSet
 from tests.benchmarks.figures import Spread, ratios, shown
 from tests.benchmarks.throughput.clients import DATABASE, OURS, make
@@ -42,6 +41,10 @@ class _Listener(monitoring.CommandListener):
 
 def _hook(event: RetryScheduled) -> None:
     """A hook that does nothing."""
+
+
+def _follow(event: Event) -> None:
+    """A hook that does nothing, and wants to be told of everything."""
 
 
 def _plain(collection: Any, me: int) -> Call:
@@ -88,12 +91,14 @@ async def measure_costs(options: argparse.Namespace, say: Say) -> Costs:
         make(OURS, servers.uri, w) as client,
         make(OURS, servers.uri, w, event_listeners=[_Listener()]) as listening,
         make(OURS, servers.uri, w, hooks=[_hook]) as hooked,
+        make(OURS, servers.uri, w, hooks=[every_event(_follow)]) as followed,
     ):
         kinds: dict[str, tuple[RetryClient[Any], Callable[[Any, int], Call]]] = {
             PLAIN: (client, _plain),
             "a coroutine around each": (client, _in_a_coroutine),
             "a PyMongo CommandListener": (listening, _plain),
             "a hook": (hooked, _plain),
+            "a hook that wants every event": (followed, _plain),
             "deadline() around each": (client, _within_deadline),
             "pymongo.timeout() around each": (client, _within_timeout),
             "collection.operation() around each": (client, _within_operation),

@@ -1,0 +1,164 @@
+"""Whether writes can be retried, and what their acknowledgement is worth. Pure."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from aioretry._doctor.facts import Facts, Member, Unknown
+from aioretry._doctor.finding import Finding, Level
+
+_FIRST_RETRYING_WIRE_VERSION: Final = 6
+_LEAST_MINUTES: Final = 30
+
+
+def findings(facts: Facts) -> Iterator[Finding]:
+    """Return what there is to say."""
+    yield _topology(facts)
+    if facts.topology != "standalone":
+        yield from _sessions(facts)
+        yield from _servers(facts)
+    yield _option(facts)
+    yield from _acknowledgement(facts)
+
+
+def _topology(facts: Facts) -> Finding:
+    match facts.topology:
+        case "standalone":
+            return Finding(
+                "topology",
+                Level.PROBLEM,
+                "a standalone server: it knows no transaction ids, and so every write is sent once",
+                "Run it as a replica set, if need be of one member: start it with --replSet and "
+                "call rs.initiate().",
+            )
+        case "unknown":
+            return Finding("topology", Level.PROBLEM, "no server of it takes writes")
+        case "replica set" if not any(each.role == "primary" for each in facts.members):
+            return Finding(
+                "topology",
+                Level.WARNING,
+                f"a {_named(facts)} without a primary at the moment"
+                + (
+                    ", or this direct connection leads to another member" if facts.is_direct else ""
+                ),
+                "See rs.status(); a majority of the voting members has to be up.",
+            )
+        case _:
+            return Finding("topology", Level.OK, f"a {_named(facts)}")
+
+
+def _named(facts: Facts) -> str:
+    if facts.topology == "replica set" and facts.set_name:
+        return f"replica set ({facts.set_name})"
+    return f"{facts.topology} cluster" if facts.topology == "sharded" else facts.topology
+
+
+def _sessions(facts: Facts) -> Iterator[Finding]:
+    without = [each.address for each in facts.members if each.session_minutes is None]
+    if without and facts.topology != "load balanced":
+        yield Finding(
+            "sessions",
+            Level.PROBLEM,
+            f"no sessions on {', '.join(without)}: nothing can be retried there",
+            "Use MongoDB 4.2 or newer.",
+        )
+        return
+    minutes = min((each.session_minutes or _LEAST_MINUTES for each in facts.members), default=0)
+    if minutes < _LEAST_MINUTES:
+        yield Finding(
+            "sessions",
+            Level.WARNING,
+            f"sessions are forgotten after {minutes} minutes (logicalSessionTimeoutMinutes): "
+            f"resolve() and keys can be relied on for {minutes * 5 / 6:.0f} minutes only",
+            "Leave localLogicalSessionTimeoutMinutes at 30.",
+        )
+    else:
+        yield Finding("sessions", Level.OK, f"sessions are remembered for {minutes} minutes")
+
+
+def _servers(facts: Facts) -> Iterator[Finding]:
+    for each in facts.members:
+        if each.wire_version < _FIRST_RETRYING_WIRE_VERSION:
+            yield Finding(
+                "wire-version",
+                Level.PROBLEM,
+                f"{each.address} is too old (wire version {each.wire_version})",
+                "Use MongoDB 4.2 or newer.",
+            )
+        if each.storage_engine == "mmapv1":
+            yield Finding(
+                "storage-engine",
+                Level.PROBLEM,
+                f"{each.address} has the storage engine MMAPv1, which refuses transaction ids",
+                "Use WiredTiger.",
+            )
+    unknown = [each for each in facts.members if _hides_engine(each)]
+    if unknown:
+        why = unknown[0].storage_engine
+        yield Finding(
+            "storage-engine",
+            Level.UNKNOWN,
+            f"the storage engine: {why.why if isinstance(why, Unknown) else why}",
+        )
+
+
+def _hides_engine(member: Member) -> bool:
+    return member.role != "mongos" and isinstance(member.storage_engine, Unknown)
+
+
+def _option(facts: Facts) -> Finding:
+    if not facts.client.retry_writes:
+        return Finding(
+            "retry-writes",
+            Level.PROBLEM,
+            "the connection string says retryWrites=false: every write is sent once",
+            "Leave the option out.",
+        )
+    return Finding("retry-writes", Level.OK, "the client may retry writes")
+
+
+def _acknowledgement(facts: Facts) -> Iterator[Finding]:
+    own, default = facts.client.write_concern, facts.default_write_concern
+    if own:
+        whose, concern = "the connection string's", own
+    elif not isinstance(default, Unknown):
+        whose, concern = "the deployment's default", default
+    elif facts.topology == "standalone":
+        return  # it has no such default
+    else:
+        yield Finding(
+            "write-concern",
+            Level.UNKNOWN,
+            f"the deployment's default write concern: {default.why}",
+            "Say w=majority in the connection string.",
+        )
+        return
+    yield _worth(f"{whose} write concern is {_shown(concern)}", concern)
+    if concern.get("wtimeout"):
+        yield Finding(
+            "wtimeout",
+            Level.NOTE,
+            "wtimeout is left out under a deadline, which takes its place",
+        )
+
+
+def _worth(text: str, concern: Mapping[str, Any]) -> Finding:
+    w = concern.get("w", 1)
+    if w == 0 and not concern.get("j"):
+        return Finding(
+            "write-concern",
+            Level.PROBLEM,
+            f"{text}: writes are not acknowledged, and so neither retried nor told of",
+            "Say w=majority in the connection string.",
+        )
+    if w in {0, 1}:
+        return Finding(
+            "write-concern",
+            Level.WARNING,
+            f"{text}: what was acknowledged may be rolled back by a failover",
+            "Say w=majority in the connection string.",
+        )
+    return Finding("write-concern", Level.OK, text)
+
+
+def _shown(concern: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in concern.items()) or "w: 1"

@@ -1,0 +1,179 @@
+"""Asks a deployment what it is, by a real client, and writes nothing."""
+
+import asyncio
+import warnings
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final
+
+from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
+from pymongo.read_preferences import Nearest
+
+from aioretry import RetryClient, deadline
+from aioretry._doctor.facts import (
+    Absent,
+    ClientFacts,
+    Facts,
+    Maybe,
+    Member,
+    SetConfig,
+    Unknown,
+)
+from aioretry._doctor.members import NOT_KNOWN, ask_member, told
+from aioretry._doctor.secrets import has_credentials, without_secrets
+
+Address = tuple[str, int | None]
+
+_TOPOLOGIES: Final = {
+    "ReplicaSetWithPrimary": "replica set",
+    "ReplicaSetNoPrimary": "replica set",
+    "Sharded": "sharded",
+    "LoadBalanced": "load balanced",
+}
+_UNREAD: Final = "the server does not say"
+
+_asked: ContextVar[Address | None] = ContextVar("aioretry_doctor_asked", default=None)
+"""The only server that is to be asked; None for any."""
+
+
+async def gather(uri: str, seconds: float) -> Facts:
+    """Return what can be found out.
+
+    Args:
+        uri: The connection string.
+        seconds: How long to wait for each answer at most.
+
+    Raises:
+        PyMongoError: The connection string makes no client.
+    """
+    with warnings.catch_warnings(record=True) as ignored:
+        warnings.simplefilter("always")
+        client: RetryClient[Any] = RetryClient(uri, server_selector=_select)
+    async with client:
+        facts_of_client = _client_facts(client, uri, [str(each.message) for each in ignored])
+        try:
+            async with deadline(seconds):
+                await client.admin.command("ping", read_preference=Nearest())
+        except PyMongoError as exc:
+            return Facts(facts_of_client, "unknown", problem=_why(exc, uri))
+        return await _look(client, facts_of_client, uri, seconds)
+
+
+async def _look(client: RetryClient[Any], own: ClientFacts, uri: str, seconds: float) -> Facts:
+    topology: Any = client.topology_description
+    addresses = [a for a, s in topology.server_descriptions().items() if not _is_arbiter(s)]
+    answers, default, config = await asyncio.gather(
+        asyncio.gather(*(_ask(client, address, uri, seconds) for address in addresses)),
+        _default_write_concern(client, seconds),
+        _set_config(client, seconds),
+    )
+    members = tuple(each for each in answers if isinstance(each, Member))
+    absent = tuple(each for each in answers if isinstance(each, Absent))
+    is_direct = topology.topology_type_name == "Single"
+    in_a_set = topology.replica_set_name is not None or any(
+        each.role in {"primary", "secondary"} for each in members
+    )
+    return Facts(
+        own,
+        _topology(topology.topology_type_name, members),
+        is_direct=is_direct and in_a_set,
+        set_name=topology.replica_set_name,
+        members=members,
+        absent=absent,
+        default_write_concern=default,
+        config=config if in_a_set else None,
+        problem=None if members else _problem(absent),
+    )
+
+
+async def _ask(
+    client: RetryClient[Any], address: Address, uri: str, seconds: float
+) -> Member | Absent:
+    name = f"{address[0]}:{address[1]}"
+    _asked.set(address)  # of this task alone
+    try:
+        async with deadline(seconds):
+            return await ask_member(client, name)
+    except PyMongoError as exc:
+        topology: Any = client.topology_description
+        known = topology.server_descriptions().get(address)
+        cause = None if known is None else known.error
+        return Absent(name, _why(cause if isinstance(cause, Exception) else exc, uri))
+
+
+async def _default_write_concern(
+    client: RetryClient[Any], seconds: float
+) -> Maybe[Mapping[str, Any]]:
+    async with deadline(seconds):
+        reply = await told(client.admin.command({"getDefaultRWConcern": 1}), "clusterMonitor")
+    if isinstance(reply, Unknown):
+        # Before MongoDB 4.4 nobody could set another one.
+        return {"w": 1} if reply is NOT_KNOWN else reply
+    default: Mapping[str, Any] = reply.get("defaultWriteConcern") or {"w": 1}
+    return {name: default[name] for name in ("w", "j", "wtimeout") if default.get(name)}
+
+
+async def _set_config(client: RetryClient[Any], seconds: float) -> Maybe[SetConfig]:
+    async with deadline(seconds):
+        asked = client.admin.command({"replSetGetConfig": 1}, read_preference=Nearest())
+        reply = await told(asked, "clusterMonitor")
+    if isinstance(reply, Unknown):
+        return reply
+    config = reply.get("config", {})
+    members: Sequence[Mapping[str, Any]] = config.get("members", ())
+    if not members:
+        return Unknown(_UNREAD)
+    return SetConfig(
+        voting=sum(1 for each in members if each.get("votes", 1)),
+        arbiters=sum(1 for each in members if each.get("arbiterOnly")),
+        majority_journals=bool(config.get("writeConcernMajorityJournalDefault", True)),
+    )
+
+
+def _select(servers: Sequence[Any]) -> Sequence[Any]:
+    asked = _asked.get()
+    return servers if asked is None else [each for each in servers if each.address == asked]
+
+
+def _client_facts(client: RetryClient[Any], uri: str, ignored: Sequence[str]) -> ClientFacts:
+    options: Any = client.options
+    pool = options.pool_options
+    return ClientFacts(
+        retry_writes=options.retry_writes,
+        write_concern=dict(client.write_concern.document),
+        timeout=options.timeout,
+        server_selection_timeout=options.server_selection_timeout,
+        connect_timeout=pool.connect_timeout,
+        socket_timeout=pool.socket_timeout,
+        max_pool_size=pool.max_pool_size,
+        logs_in=has_credentials(uri),
+        ignored=tuple(without_secrets(text, uri) for text in ignored),
+    )
+
+
+def _topology(name: str, members: Sequence[Member]) -> str:
+    if name in _TOPOLOGIES:
+        return _TOPOLOGIES[name]
+    roles = {each.role for each in members}
+    if roles & {"primary", "secondary"}:
+        return "replica set"
+    if "mongos" in roles:
+        return "sharded"
+    return "standalone" if "standalone" in roles else "unknown"
+
+
+def _is_arbiter(server: Any) -> bool:
+    return bool(server.server_type_name == "RSArbiter")
+
+
+def _problem(absent: Sequence[Absent]) -> str:
+    return "; ".join(f"{each.address}: {each.why}" for each in absent) or "nobody answered"
+
+
+def _why(exc: Exception, uri: str) -> str:
+    if isinstance(exc, OperationFailure) and exc.code in {18, 8000}:
+        return "the login failed: wrong user name, password or authentication database"
+    # What the driver adds of its settings and of the topology hides what is wrong.
+    text = str(exc).partition(" (configured ")[0].partition(", Timeout: ")[0]
+    kind = "" if isinstance(exc, ServerSelectionTimeoutError) else f"{type(exc).__name__}: "
+    return without_secrets(kind + text, uri)

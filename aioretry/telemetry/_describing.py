@@ -1,0 +1,89 @@
+"""What both kinds of telemetry say of events, and of clients."""
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aioretry import (
+    AttemptEnded,
+    OperationEnded,
+    Outcome,
+    RetryClient,
+    RetryScheduled,
+    connection_counts,
+    thread_counts,
+)
+
+BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+"""The bounds of durations, in seconds, as the semantic conventions advise."""
+
+WAIT_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""The bounds of times that were spent waiting for a server, in seconds."""
+
+_COMMANDS: Final = {
+    "insert_one": "insert",
+    "insert_many": "insert",
+    "update_one": "update",
+    "update_many": "update",
+    "replace_one": "update",
+    "delete_one": "delete",
+    "delete_many": "delete",
+    "find_one_and_delete": "findAndModify",
+    "find_one_and_replace": "findAndModify",
+    "find_one_and_update": "findAndModify",
+    "bulk_write": "bulkWrite",
+}
+
+
+def command_of(operation: str) -> str:
+    """Return how other drivers call an operation (OpenTelemetry, "Covered operations")."""
+    return _COMMANDS.get(operation, operation)
+
+
+def reason_of(event: AttemptEnded | RetryScheduled | OperationEnded) -> str:
+    """Return an error's code, or its class if it is not the server's; empty if there is none."""
+    return event.error_class or "" if event.error_code is None else str(event.error_code)
+
+
+def outcome_of_event(event: OperationEnded) -> str:
+    """Return the outcome; ``partial`` if parts of a bulk operation are known to differ."""
+    statements = event.statements
+    if event.outcome is Outcome.UNKNOWN and statements and Outcome.UNKNOWN not in statements:
+        return "partial"
+    return event.outcome.name.lower()
+
+
+class Clients:
+    """Clients that are looked at, for as long as anybody else has them."""
+
+    def __init__(self) -> None:
+        self._clients: weakref.WeakSet[RetryClient[Any]] = weakref.WeakSet()
+
+    def add(self, client: RetryClient[Any]) -> None:
+        """Look at a client from now on."""
+        self._clients.add(client)
+
+    def connections(self) -> Mapping[tuple[str, str], int]:
+        """Return how many connections there are, by server and state."""
+        found: Counter[tuple[str, str]] = Counter()
+        for client in list(self._clients):
+            for (host, port), counts in connection_counts(client).items():
+                server = host if port is None else f"{host}:{port}"
+                found[server, "used"] += counts.used
+                found[server, "idle"] += counts.idle
+        return found
+
+    def threads(self) -> Mapping[str, int]:
+        """Return how many threads there are, by state."""
+        found = Counter({"busy": 0, "idle": 0, "abandoned": 0})
+        for client in list(self._clients):
+            counts = thread_counts(client)
+            found["idle"] += counts.idle
+            found["abandoned"] += counts.abandoned
+            found["busy"] += max(0, counts.threads - counts.idle - counts.abandoned)
+        return found
+
+    def queued(self) -> int:
+        """Return how many attempts wait for a connection or a thread."""
+        return sum(thread_counts(client).queued for client in list(self._clients))

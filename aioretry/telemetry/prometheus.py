@@ -1,0 +1,131 @@
+"""Prometheus: metrics of writes, and of what carries them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from aioretry import Event, OperationEnded, RetryClient, RetryScheduled
+from aioretry.telemetry._describing import (
+    BUCKETS,
+    WAIT_BUCKETS,
+    Clients,
+    outcome_of_event,
+    reason_of,
+)
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as exc:
+    raise ImportError(
+        "aioretry.telemetry.prometheus needs prometheus-client: "
+        "pip install 'aioretry-mongo[telemetry]'"
+    ) from exc
+
+__all__ = ["PrometheusHook"]
+
+_WHERE = ("namespace", "operation")
+
+
+class PrometheusHook:
+    """A hook that keeps metrics: ``RetryClient(uri, hooks=[PrometheusHook()])``.
+
+    One hook may serve several clients; a registry takes one hook.
+
+    Args:
+        registry: Where the metrics are registered; by default the library's own.
+
+    Raises:
+        ValueError: The registry has one already.
+    """
+
+    wants_every_event = True
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._duration = Histogram(
+            "aioretry_operation_duration_seconds",
+            "How long writes took, by outcome.",
+            (*_WHERE, "outcome"),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._operations = Counter(
+            "aioretry_operations_total",
+            "Writes that ended, by outcome and error.",
+            (*_WHERE, "outcome", "error"),
+            registry=registry,
+        )
+        self._retries = Counter(
+            "aioretry_retries_total",
+            "Retries, by the error before them.",
+            (*_WHERE, "reason"),
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "aioretry_server_wait_seconds",
+            "How long writes waited for a server, of those that did.",
+            _WHERE,
+            buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._clients = Clients()
+        registry.register(_Pools(self._clients))
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        where = event.namespace, event.operation
+        match event:
+            case OperationEnded():
+                outcome = outcome_of_event(event)
+                self._duration.labels(*where, outcome).observe(event.duration)
+                self._operations.labels(*where, outcome, reason_of(event)).inc()
+                if event.server_wait > 0:
+                    self._waits.labels(*where).observe(event.server_wait)
+            case RetryScheduled():
+                self._retries.labels(*where, reason_of(event)).inc()
+            case _:
+                pass
+
+    def observe(self, client: RetryClient[Any]) -> None:
+        """Tell of a client's connections and threads too, whenever metrics are read.
+
+        Args:
+            client: The client; it is not kept alive by this.
+        """
+        self._clients.add(client)
+
+
+class _Pools(Collector):
+    """Gauges of clients, read when they are asked for."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the gauges without figures."""
+        return _gauges()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the gauges with their figures of now."""
+        connections, threads, queued = _gauges()
+        for labels, count in self._clients.connections().items():
+            connections.add_metric(labels, count)
+        for state, count in self._clients.threads().items():
+            threads.add_metric([state], count)
+        queued.add_metric([], self._clients.queued())
+        return connections, threads, queued
+
+
+def _gauges() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    return (
+        GaugeMetricFamily(
+            "aioretry_connections", "Connections, by server and state.", labels=["server", "state"]
+        ),
+        GaugeMetricFamily(
+            "aioretry_threads", "Threads that carry attempts, by state.", labels=["state"]
+        ),
+        GaugeMetricFamily(
+            "aioretry_queued_attempts", "Attempts that wait for a connection or a thread."
+        ),
+    )

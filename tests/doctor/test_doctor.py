@@ -1,0 +1,265 @@
+"""The command `python -m aioretry doctor`, on real deployments."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import uuid
+
+import pytest
+from anyio import to_thread
+from pymongo import MongoClient
+
+from aioretry.testing import FakeMongoses, Standalone, find_mongod
+
+PASSWORD = "hush/hush:hush"
+QUOTED = "hush%2Fhush%3Ahush"
+CAN, WARNINGS, USAGE, CANNOT, UNREACHABLE = range(5)
+
+
+class Told:
+    """What the command told, and its exit code."""
+
+    def __init__(self, ended):
+        self.code = ended.returncode
+        self.text = ended.stdout
+        self.complaint = ended.stderr
+        assert "Traceback" not in ended.stderr, ended.stderr
+
+    @property
+    def data(self):
+        """What it told as JSON."""
+        return json.loads(self.text)
+
+    def of(self, level):
+        """The ids of what it found at one level."""
+        return {each["id"] for each in self.data["findings"] if each["level"] == level}
+
+
+async def doctor(uri, *options, env=None):
+    """Run the command in a process of its own, where every warning is an error."""
+    command = [sys.executable, "-Werror", "-m", "aioretry", "doctor", uri, *options]
+
+    def run():
+        variables = {**os.environ, **(env or {})}
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    return Told(await to_thread.run_sync(run))
+
+
+def with_options(uri, options):
+    """A connection string with more options."""
+    return f"{uri}{'&' if '?' in uri else '/?'}{options}"
+
+
+class TestReplicaSet:
+    async def test_can(self, replica_set):
+        """Each member is told, and nothing is wrong."""
+        told = await doctor(replica_set.uri, "--json", "--timeout", "30")
+        deployment = told.data["deployment"]
+        assert ("replica set", 3) == (deployment["topology"], len(deployment["members"]))
+        assert ["primary", "secondary", "secondary"] == sorted(
+            each["role"] for each in deployment["members"]
+        )
+        assert {"wiredTiger"} == {each["storage_engine"] for each in deployment["members"]}
+        assert {"voting": 3, "arbiters": 0, "majority_journals": True} == deployment["config"]
+        assert {30} == {each["session_minutes"] for each in deployment["members"]}
+        assert set() == told.of("problem")
+        is_old = deployment["members"][0]["version"] < "5"  # whose default is w: 1
+        expected = (WARNINGS, {"write-concern"}) if is_old else (CAN, set())
+        assert expected == (told.code, told.of("warning"))
+
+    async def test_for_people(self, replica_set):
+        """Without --json it is text, the answer first."""
+        told = await doctor(replica_set.uri, "--timeout", "30")
+        assert told.text.startswith("Writes can be retried here")
+        assert "replica set (" in told.text
+
+    async def test_options_of_the_connection_string(self, replica_set):
+        """What the connection string gets wrong is told."""
+        options = "retryWrites=false&w=1&serverSelectionTimeoutMS=2000&socketTimeoutMS=20000"
+        told = await doctor(with_options(replica_set.uri, options), "--json", "--timeout", "30")
+        assert (CANNOT, {"retry-writes"}) == (told.code, told.of("problem"))
+        warnings = {"write-concern", "server-selection", "socket-timeout"}
+        assert warnings <= told.of("warning")
+
+    async def test_a_direct_connection(self, replica_set):
+        """One member of a set is known for that."""
+        primary = await replica_set.primary()
+        uri = f"mongodb://{primary.address}/?directConnection=true"
+        told = await doctor(uri, "--json", "--timeout", "30")
+        assert "replica set" == told.data["deployment"]["topology"]
+        assert (WARNINGS, True) == (told.code, "direct-connection" in told.of("warning"))
+
+    async def test_a_member_is_frozen(self, replica_set):
+        """It is told that it does not answer; the others are."""
+        secondary, _ = await replica_set.secondaries()
+        await replica_set.freeze(secondary)
+        told = await doctor(replica_set.uri, "--json", "--timeout", "3")
+        deployment = told.data["deployment"]
+        assert WARNINGS == told.code
+        assert [secondary.address] == [each["address"] for each in deployment["absent"]]
+        assert 2 == len(deployment["members"])
+
+    async def test_nothing_is_written(self, replica_set, plain):
+        """No database and no document comes into being."""
+        before = sorted(plain.list_database_names())
+        await doctor(replica_set.uri)
+        assert before == sorted(plain.list_database_names())
+
+
+async def test_standalone(server_version):
+    """A standalone server can't, and the advice says what to do."""
+    with Standalone(version=server_version) as server:
+        told = await doctor(server.uri, "--json", "--timeout", "30")
+        text = (await doctor(server.uri, "--timeout", "30")).text
+    assert (CANNOT, {"topology"}) == (told.code, told.of("problem"))
+    assert "standalone" == told.data["deployment"]["topology"]
+    assert "rs.initiate()" in text
+
+
+async def test_routers(replica_set):
+    """Behind routers writes can be retried."""
+    async with FakeMongoses(replica_set) as cluster:
+        told = await doctor(cluster.uri, "--json", "--timeout", "30")
+    deployment = told.data["deployment"]
+    assert "sharded" == deployment["topology"]
+    assert {"mongos"} == {each["role"] for each in deployment["members"]}
+    assert (set(), None) == (told.of("problem"), deployment["config"])
+
+
+class TestUnreachable:
+    @pytest.mark.parametrize("options", [(), ("--json",)])
+    async def test_nobody_listens(self, free_port, options):
+        """It says so, without the credentials."""
+        uri = f"mongodb://somebody:{QUOTED}@127.0.0.1:{free_port}/"
+        told = await doctor(uri, "--timeout", "0.5", *options)
+        assert UNREACHABLE == told.code
+        assert f"127.0.0.1:{free_port}" in told.text
+        require_no_secret(told)
+
+    @pytest.mark.parametrize(
+        "uri",
+        [
+            f"mongodb://somebody:{PASSWORD}@h/",
+            f"mongodb://somebody:{QUOTED}@h:port/",
+            f"mongodb://somebody:{QUOTED}@h/?authMechanism=MONGODB-X509",
+            f"mongdb://somebody:{QUOTED}@h/",
+        ],
+    )
+    async def test_a_connection_string_that_makes_no_sense(self, uri):
+        """It is refused like any other bad argument, without the credentials."""
+        told = await doctor(uri, "--timeout", "0.5")
+        assert USAGE == told.code
+        assert "makes no client" in told.complaint
+        require_no_secret(told)
+
+    async def test_options_that_pymongo_ignores(self, free_port):
+        """They are told, because they do not do what they say."""
+        uri = f"mongodb://somebody:{QUOTED}@127.0.0.1:{free_port}/?retryWrite=true&w=-1"
+        told = await doctor(uri, "--timeout", "0.5", "--json")
+        assert (UNREACHABLE, {"option-ignored"}) == (told.code, told.of("warning"))
+        assert "retrywrite" in told.text.lower()
+        require_no_secret(told)
+
+    async def test_without_credentials_it_says_what_is_wrong(self):
+        """Then there is nothing to hide."""
+        told = await doctor("mongodb://h:port/")
+        assert USAGE == told.code
+        assert "Port" in told.complaint
+
+    @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+    async def test_bad_timeouts(self, seconds):
+        """They are refused."""
+        told = await doctor("mongodb://h/", f"--timeout={seconds}")
+        assert (USAGE, True) == (told.code, "must be more than 0" in told.complaint)
+
+    async def test_from_the_environment(self, free_port):
+        """The connection string need not stand on the command line."""
+        env = {"DB": f"mongodb://127.0.0.1:{free_port}/"}
+        assert UNREACHABLE == (await doctor("env:DB", "--timeout", "0.2", env=env)).code
+        assert USAGE == (await doctor(f"env:{uuid.uuid4().hex}")).code
+
+
+def require_no_secret(told):
+    """Neither the name nor the password is told, in any form."""
+    for output in (told.text, told.complaint):
+        for secret in (PASSWORD, QUOTED, "hush", "somebody"):
+            assert secret not in output
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, server_version):
+    """A replica set of one member that wants a login, with a user of each kind."""
+    folder = tmp_path_factory.mktemp("auth")
+    key = folder / "key"
+    key.write_text("a" * 64)
+    key.chmod(0o600)
+    mongod = find_mongod(server_version)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = f"--port {port} --bind_ip 127.0.0.1 --replSet rs0 --keyFile {key} --dbpath {folder}"
+    with subprocess.Popen(
+        [mongod.path, *options.split()],
+        env={**os.environ, **mongod.env},
+        stdout=subprocess.DEVNULL,
+    ) as server:
+        try:
+            yield with_users(f"mongodb://127.0.0.1:{port}/?replicaSet=rs0", port)
+        finally:
+            server.kill()
+
+
+def with_users(uri, port):
+    """Make a new server a replica set that has users; return how to connect to it."""
+    with MongoClient("127.0.0.1", port, directConnection=True) as client:
+        members = [{"_id": 0, "host": f"127.0.0.1:{port}"}]
+        client.admin.command({"replSetInitiate": {"_id": "rs0", "members": members}})
+    with MongoClient(uri) as client:
+        client.admin.command({"createUser": "somebody", "pwd": PASSWORD, "roles": ["root"]})
+    with MongoClient(uri, username="somebody", password=PASSWORD) as client:
+        roles = [{"role": "readWrite", "db": "shop"}]
+        client.shop.command({"createUser": "plain", "pwd": PASSWORD, "roles": roles})
+    return uri
+
+
+class TestAccessControl:
+    def uri(self, guarded, user, password, source):
+        """The connection string of a user."""
+        credentials = f"mongodb://{user}:{password}@"
+        return with_options(guarded.replace("mongodb://", credentials), f"authSource={source}")
+
+    async def test_the_right_password(self, guarded):
+        """Everything is told that is told without access control, but the credentials."""
+        uri = self.uri(guarded, "somebody", QUOTED, "admin")
+        told = await doctor(uri, "--json", "--timeout", "30")
+        assert (set(), set()) == (told.of("problem"), told.of("unknown"))
+        assert told.data["client"]["logs_in"]
+        require_no_secret(told)
+
+    async def test_without_privileges(self, guarded):
+        """What needs more rights is unknown, and it says which; the rest is told."""
+        uri = self.uri(guarded, "plain", QUOTED, "shop")
+        told = await doctor(uri, "--json", "--timeout", "30")
+        assert told.code in {CAN, WARNINGS}
+        assert {"set-config", "storage-engine", "oplog"} <= told.of("unknown")
+        [member] = told.data["deployment"]["members"]
+        assert {"unknown": "needs the role clusterMonitor"} == member["storage_engine"]
+        assert {"unknown": "needs the role read on the database local"} == member["oplog_hours"]
+        require_no_secret(told)
+
+    async def test_the_wrong_password(self, guarded):
+        """Nobody is asked, and it says why."""
+        uri = self.uri(guarded, "somebody", QUOTED + "x", "admin")
+        told = await doctor(uri, "--timeout", "30")
+        assert (UNREACHABLE, True) == (told.code, "the login failed" in told.text)
+        require_no_secret(told)
+
+    async def test_no_login(self, guarded):
+        """What a server tells to anybody is told; the rest needs a login."""
+        told = await doctor(guarded, "--json", "--timeout", "30")
+        assert "set-config" in told.of("unknown")

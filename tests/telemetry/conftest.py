@@ -1,0 +1,31 @@
+"""Fixtures of the tests of events and telemetry."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from aioretry import RetryClient, every_event
+
+# Not every environment of the matrix has the libraries that these need.
+NEEDS = {
+    "test_opentelemetry.py": ["opentelemetry", "opentelemetry.sdk"],
+    "test_prometheus.py": ["prometheus_client"],
+    "test_imports.py": ["opentelemetry", "prometheus_client"],
+}
+collect_ignore = [
+    file for file, names in NEEDS.items() if not all(find_spec(name) for name in names)
+]
+
+
+@pytest.fixture
+def events():
+    """What the hook of the watched client is told, in order."""
+    return []
+
+
+@pytest.fixture
+async def watched(replica_set, collection, events):
+    """The test's collection, of a client whose hook wants every event."""
+    async with RetryClient(replica_set.uri, hooks=[every_event(events.append)]) as client:
+        mine = client[collection.database.name]
+        yield mine.get_collection(collection.name, write_concern=collection.write_concern)

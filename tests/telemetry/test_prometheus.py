@@ -1,0 +1,106 @@
+"""Metrics as Prometheus reads them, of writes on a real replica set."""
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from pymongo.errors import DuplicateKeyError
+
+from aioretry import RetryClient, deadline
+from aioretry.telemetry.prometheus import PrometheusHook
+
+SECRET = "hush-hush"
+
+
+@pytest.fixture
+def registry():
+    """The test's own registry."""
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def hook(registry):
+    """The hook that is tested."""
+    return PrometheusHook(registry)
+
+
+@pytest.fixture
+async def measured(replica_set, collection, hook):
+    """The test's collection, of a client with the hook."""
+    async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+        hook.observe(client)
+        yield client[collection.database.name][collection.name]
+
+
+def samples(registry):
+    """What a scrape reads: the value of each sample, by its name and labels."""
+    text = generate_latest(registry).decode()
+    assert SECRET not in text
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def key(name, **labels):
+    """What a sample is found by."""
+    return name, frozenset(labels.items())
+
+
+async def test_operations_and_retries(replica_set, measured, registry):
+    """Writes by outcome, their durations, and retries by reason."""
+    with replica_set.faults.drop_reply("insert", namespace=measured.full_name):
+        await measured.insert_one({"_id": SECRET})
+    with pytest.raises(DuplicateKeyError):
+        await measured.insert_one({"_id": SECRET})
+    read = samples(registry)
+    where = {"namespace": measured.full_name, "operation": "insert_one"}
+    good, bad = where | {"outcome": "applied"}, where | {"outcome": "not_applied"}
+    assert 1 == read[key("aioretry_operations_total", **good, error="")]
+    assert 1 == read[key("aioretry_operations_total", **bad, error="11000")]
+    assert 1 == read[key("aioretry_operation_duration_seconds_count", **good)]
+    assert 1 == read[key("aioretry_operation_duration_seconds_bucket", **bad, le="+Inf")]
+    assert 1 == read[key("aioretry_retries_total", **where, reason="AutoReconnect")]
+
+
+async def test_waiting_for_a_server(replica_set, measured, registry):
+    """The time that a write waits for the next primary is measured."""
+    where = {"namespace": measured.full_name, "operation": "insert_one"}
+    count = key("aioretry_server_wait_seconds_count", **where)
+    await measured.insert_one({})  # which may wait for the first one
+    before = samples(registry).get(count, 0)
+    await replica_set.kill(await replica_set.primary())
+    async with deadline(60):
+        await measured.insert_one({})
+    read = samples(registry)
+    assert before + 1 == read[count]
+    assert 0 < read[key("aioretry_server_wait_seconds_sum", **where)] < 120
+
+
+async def test_connections_and_threads(measured, registry):
+    """What carries the writes is counted when it is asked for."""
+    assert {} == {k: v for k, v in samples(registry).items() if v and "_created" not in k[0]}
+    await measured.insert_one({})
+    read = samples(registry)
+    assert sum(v for (name, _), v in read.items() if name == "aioretry_connections") > 0
+    states = {"busy", "idle", "abandoned"}
+    assert all(key("aioretry_threads", state=state) in read for state in states)
+    assert 0 == read[key("aioretry_queued_attempts")]
+
+
+async def test_one_hook_for_several_clients(replica_set, collection, hook, registry):
+    """Their figures are added."""
+    for _ in range(2):
+        async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+            await client[collection.database.name][collection.name].insert_one({})
+    where = {"namespace": collection.full_name, "operation": "insert_one"}
+    assert (
+        2
+        == samples(registry)[key("aioretry_operations_total", **where, outcome="applied", error="")]
+    )
+
+
+def test_a_registry_takes_one(hook, registry):
+    """A second one is refused by Prometheus's library."""
+    with pytest.raises(ValueError, match="Duplicated"):
+        PrometheusHook(registry)

@@ -191,7 +191,7 @@ class Aggregator:
         """Tell who holds the leases, and how far behind the aggregates are.
 
         Args:
-            count_up_to: How many changes of a lag are counted at most.
+            count_up_to: How many changes are counted at most, for all parts together.
 
         Raises:
             ValueError: ``count_up_to`` is less than 1.

@@ -108,6 +108,8 @@ def _without_types(value: Any) -> Any:
     """Have numbers that are equal for the server look alike, whatever their types."""
     if isinstance(value, Mapping):
         return {name: _without_types(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_types(each) for each in value]
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal128):
         return value
     number = value.to_decimal() if isinstance(value, Decimal128) else value

@@ -1,20 +1,31 @@
 """Who holds what, and how far behind the aggregates are."""
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from anyio import to_thread
 from bson.timestamp import Timestamp
-from pymongo.errors import PyMongoError
+from pymongo import ReadPreference
+from pymongo.errors import ExecutionTimeout, NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from aioretry.streams._changes import Position
-from aioretry.streams._errors import lost_position
+from aioretry import deadline
+from aioretry.streams._changes import ChangeKind, Position
+from aioretry.streams._errors import StreamError, lost_position
 from aioretry.streams._leases import PLAIN, LeaseKind
 from aioretry.streams._reading import start, watched
 from aioretry.streams._settings import Settings
+from aioretry.streams._sources import Source
 from aioretry.streams._watermarks import Watermark, watermark_id
 
 MOST = 100_000
+
+_PATIENCE = 15.0  # seconds for counting, and as many for everything else
+_AWAIT_MS = 50
+_CHANGES = frozenset(kind.value for kind in ChangeKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,7 @@ class Lag:
     """How old the oldest of them is, in seconds; 0 if there is none."""
 
     is_all: bool
-    """Whether there are not more than were counted."""
+    """Whether there are not more than were counted; there may be if the time was over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +71,7 @@ class PartStatus:
     """Where the next change is looked for; None if it was never built."""
 
     lag: Lag | None
-    """What it has not seen; None if it was never built, or if the position is lost."""
+    """What it has not seen; None if only a rebuild helps."""
 
     problem: str | None
     """Why it can't go on without a rebuild; None if it can."""
@@ -78,68 +89,115 @@ class Status:
 
 
 async def status(settings: Settings, most: int) -> Status:
-    """Look; a lag is counted up to so many changes."""
-    records = {record["_id"]["part"]: record for record in await settings.leases.records()}
+    """Look; so many changes are counted at most, for all parts together."""
+    async with deadline(_PATIENCE):
+        records = {record["_id"]["part"]: record for record in await settings.leases.records()}
+        watermarks = await _watermarks(settings)
+    problems = {part: _problem(settings, watermarks.get(part)) for part in range(settings.parts)}
+    going = {part: mark for part, mark in watermarks.items() if problems.get(part) is None}
+    lags = await _lags(settings, [mark.position for mark in going.values()], most)
+    found = dict(zip(going, lags, strict=True))
     parts = []
-    for part in range(settings.parts):
-        record = records.get(part, {})
-        left = max(0.0, float(record.get("left", 0.0)))
-        watermark, problem = await _watermark(settings, part)
-        lag = None
-        if watermark is not None and problem is None:
-            lag, problem = await _lag(settings, watermark.position, most)
-        parts.append(
-            PartStatus(
-                part,
-                record["owner"] if left else None,
-                LeaseKind(record["kind"]) if left else None,
-                record.get("fence", 0),
-                left,
-                watermark is not None,
-                0 if watermark is None else watermark.changes,
-                None if watermark is None else watermark.position,
-                lag,
-                problem,
-            )
-        )
+    for part, problem in problems.items():
+        lag, why = found.get(part, (None, problem))
+        parts.append(_described(part, records.get(part, {}), watermarks.get(part), lag, why))
     return Status(settings.name, tuple(parts))
 
 
-async def _watermark(settings: Settings, part: int) -> tuple[Watermark | None, str | None]:
-    target = settings.target.with_options(PLAIN, read_concern=ReadConcern("majority"))
-    found = await target.find_one({"_id": watermark_id(part)})
-    if found is None:
-        return None, "it was never built"
-    watermark = Watermark.of(found)
-    if watermark.parts != settings.parts:
-        return watermark, f"it was built for {watermark.parts} workers"
-    return watermark, None
+def _described(
+    part: int,
+    record: Mapping[str, Any],
+    watermark: Watermark | None,
+    lag: Lag | None,
+    problem: str | None,
+) -> PartStatus:
+    left = max(0.0, float(record.get("left", 0.0)))
+    return PartStatus(
+        part,
+        record["owner"] if left else None,
+        LeaseKind(record["kind"]) if left else None,
+        record.get("fence", 0),
+        left,
+        watermark is not None,
+        0 if watermark is None else watermark.changes,
+        None if watermark is None else watermark.position,
+        lag,
+        problem,
+    )
 
 
-async def _lag(settings: Settings, position: Position, most: int) -> tuple[Lag | None, str | None]:
-    """Count the changes after a position, without their documents."""
-    pipeline = settings.source.watching()["pipeline"]
-    only = [*pipeline, {"$project": {"clusterTime": 1}}]
-    hello = await settings.client.admin.command("hello")
-    now: Timestamp = hello["operationTime"]
-    followed = watched(settings.source)
+async def _watermarks(settings: Settings) -> dict[int, Watermark]:
+    target = settings.target.with_options(
+        PLAIN, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
+    )
+    ids = [watermark_id(part) for part in range(settings.parts)]
+    marks = [Watermark.of(each) for each in await target.find({"_id": {"$in": ids}}).to_list(None)]
+    return {mark.part: mark for mark in marks}
 
-    def count() -> Lag:
-        with followed.delegate.watch(only, max_await_time_ms=50, **start(position)) as stream:
-            number, first = 0, None
-            while number < most:
+
+def _problem(settings: Settings, watermark: Watermark | None) -> str | None:
+    if watermark is None:
+        return "it was never built"
+    mismatch = settings.mismatch(watermark)
+    return None if mismatch is None else str(mismatch)
+
+
+async def _lags(
+    settings: Settings, positions: Sequence[Position], most: int
+) -> list[tuple[Lag | None, str | None]]:
+    """Count the changes after each position; once for all who are at the same one."""
+    distinct: list[Position] = []
+    for position in positions:
+        if position not in distinct:
+            distinct.append(position)
+    found = []
+    for position in distinct:
+        share = max(1, most // len(distinct)), _PATIENCE / len(distinct)
+        found.append(await _lag(settings, position, *share))
+    return [found[distinct.index(position)] for position in positions]
+
+
+async def _lag(
+    settings: Settings, position: Position, most: int, seconds: float
+) -> tuple[Lag | None, str | None]:
+    with deadline(seconds):
+        hello = await settings.client.admin.command("hello")
+        now: Timestamp = hello["operationTime"]
+        count = partial(_counted, settings.source, position, most, seconds)
+        try:
+            number, first, is_all = await to_thread.run_sync(count, abandon_on_cancel=True)
+        except StreamError as exc:
+            return None, str(exc)
+        except PyMongoError as exc:
+            lost = lost_position(exc)
+            if lost is None:
+                raise
+            return None, str(lost)
+    waiting = 0.0 if first is None else max(0.0, float(now.time - first.time))
+    return Lag(number, waiting, is_all), None
+
+
+def _counted(
+    source: Source, position: Position, most: int, seconds: float
+) -> tuple[int, Timestamp | None, bool]:
+    """Count changes; return also when the first one happened, and whether these are all."""
+    arguments = source.watching()
+    # The images are asked for, as a worker does: the server must have them. But not sent.
+    shown = {"$project": {"clusterTime": 1, "operationType": 1}}
+    arguments = {**arguments, "pipeline": [*arguments.get("pipeline", ()), shown]}
+    number, first, end = 0, None, time.monotonic() + seconds
+    try:
+        with watched(source).delegate.watch(
+            **arguments, max_await_time_ms=_AWAIT_MS, **start(position)
+        ) as stream:
+            while number < most and time.monotonic() < end:
                 event = stream.try_next()
                 if event is None:
-                    break
+                    return number, first, True
+                if event["operationType"] not in _CHANGES:
+                    source.change_of(event)  # it says what that means: the source has ended
                 number += 1
                 first = first or event["clusterTime"]
-        seconds = 0.0 if first is None else max(0.0, float(now.time - first.time))
-        return Lag(number, seconds, number < most)
-
-    try:
-        return await to_thread.run_sync(count, abandon_on_cancel=True), None
-    except PyMongoError as exc:
-        lost = lost_position(exc)
-        if lost is None:
-            raise
-        return None, str(lost)
+    except (ExecutionTimeout, NetworkTimeout):
+        pass  # there may be more
+    return number, first, False

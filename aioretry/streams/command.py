@@ -5,28 +5,42 @@ import asyncio
 import contextlib
 import importlib
 import inspect
+import json
 import logging
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from bson import json_util
 from pymongo.errors import PyMongoError
 
 from aioretry.streams._aggregator import Aggregator
-from aioretry.streams._errors import LeaseLostError, RebuildNeededError, StreamError
-from aioretry.streams._rebuilding import Progress
+from aioretry.streams._errors import (
+    LeaseLostError,
+    MismatchError,
+    RebuildNeededError,
+    StreamError,
+)
+from aioretry.streams._leases import LeaseKind
+from aioretry.streams._rebuilding import OnProgress, Progress
 from aioretry.streams._status import PartStatus
 
+DONE: Final = 0
 FAILED: Final = 1
+WRONG: Final = 2
 NEEDS_REBUILD: Final = 3
 INTERRUPTED: Final = 130
+_PAUSE = 1.0  # seconds between two lines of progress, at least
 
 _EPILOG = """\
 TARGET names an aioretry.streams.Aggregator, or a function without arguments that returns one. It is
 imported from the current folder, or from wherever Python finds it. The exit code is 0 when it is
-done, 1 after an error, 3 if only a rebuild helps, and 130 if it was interrupted."""
+done, and when SIGTERM has ended `run`; 1 after an error; 2 if the arguments are wrong; 3 if only a
+rebuild helps, which `status` says of any part; and 130 if it was interrupted."""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -42,22 +56,26 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         epilog=_EPILOG,
     )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    run = verbs.add_parser("run", help="follow the source until interrupted", epilog=_EPILOG)
+    run = verbs.add_parser("run", help="follow the source until it is ended", epilog=_EPILOG)
     run.add_argument("--part", type=int, default=0, help="which part, from 0 (default: 0)")
     run.add_argument("--until-caught-up", action="store_true", help="end when there is no more")
     run.add_argument(
-        "--rebuild", action="store_true", help="rebuild whenever nothing else helps, and go on"
+        "--rebuild",
+        action="store_true",
+        help="rebuild whenever nothing else helps, and go on; but not what another aggregator, "
+        "version or number of parts has made",
     )
-    run.set_defaults(run=_command(_run))
+    run.set_defaults(run=_command(_run), when_asked=DONE)
     rebuild = verbs.add_parser("rebuild", help="count everything anew", epilog=_EPILOG)
-    rebuild.set_defaults(run=_command(_rebuild))
+    rebuild.set_defaults(run=_command(_rebuild), when_asked=INTERRUPTED)
     status = verbs.add_parser("status", help="who does what, and the lag", epilog=_EPILOG)
-    status.set_defaults(run=_command(_status))
+    status.add_argument("--json", action="store_true", help="say it as one line of JSON")
+    status.set_defaults(run=_command(_status), when_asked=INTERRUPTED)
     for verb in (run, rebuild, status):
         verb.add_argument("target", metavar="TARGET", help="module:name")
 
 
-Verb = Callable[[Aggregator, argparse.Namespace], Awaitable[None]]
+Verb = Callable[[Aggregator, argparse.Namespace], Awaitable[int]]
 
 
 def _command(verb: Verb) -> Callable[[argparse.Namespace], int]:
@@ -73,19 +91,25 @@ def _command(verb: Verb) -> Callable[[argparse.Namespace], int]:
 
 async def _with_aggregator(verb: Verb, arguments: argparse.Namespace) -> int:
     aggregator = await _load(arguments.target)
+    was_asked = False
+
+    def ask() -> None:
+        nonlocal was_asked
+        was_asked = True
+        task.cancel()
+
     async with aggregator.client:
         task = asyncio.ensure_future(verb(aggregator, arguments))
         with contextlib.suppress(NotImplementedError):  # on Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ask)
         try:
-            await task
+            return await task
         except asyncio.CancelledError:
-            return INTERRUPTED
+            return int(arguments.when_asked) if was_asked else INTERRUPTED
         except RebuildNeededError as exc:
             return _complain(exc, NEEDS_REBUILD)
         except (StreamError, PyMongoError) as exc:
             return _complain(exc, FAILED)
-    return 0
 
 
 async def _load(target: str) -> Aggregator:
@@ -104,30 +128,51 @@ async def _load(target: str) -> Aggregator:
     return found
 
 
-async def _run(aggregator: Aggregator, arguments: argparse.Namespace) -> None:
+async def _run(aggregator: Aggregator, arguments: argparse.Namespace) -> int:
+    if not 0 <= arguments.part < aggregator.parts:
+        _say(f"--part is one of 0 to {aggregator.parts - 1}, not {arguments.part}")
+        return WRONG
     while True:
         try:
-            return await aggregator.run(arguments.part, until_caught_up=arguments.until_caught_up)
+            await aggregator.run(arguments.part, until_caught_up=arguments.until_caught_up)
+        except MismatchError:
+            raise  # perhaps somebody follows these aggregates as they are
         except RebuildNeededError as exc:
             if not arguments.rebuild:
                 raise
-            _say(str(exc))
-        try:
-            await aggregator.rebuild(_show)
-        except LeaseLostError as exc:
-            _say(str(exc))
+            await _rebuild_after(aggregator, exc)
+        else:
+            return DONE
 
 
-async def _rebuild(aggregator: Aggregator, arguments: argparse.Namespace) -> None:
+async def _rebuild_after(aggregator: Aggregator, error: RebuildNeededError) -> None:
+    _say(str(error))
+    try:
+        progress = await aggregator.rebuild_after(error, _shown())
+    except LeaseLostError as exc:
+        _say(str(exc))
+        return
+    _say("somebody else has rebuilt it" if progress is None else _told(progress))
+
+
+async def _rebuild(aggregator: Aggregator, arguments: argparse.Namespace) -> int:
     del arguments
-    progress = await aggregator.rebuild(_show)
-    _say(f"rebuilt in {progress.seconds:.1f} s")
+    _say(_told(await aggregator.rebuild(_shown())))
+    return DONE
 
 
-async def _status(aggregator: Aggregator, arguments: argparse.Namespace) -> None:
-    del arguments
-    for part in (await aggregator.status()).parts:
-        sys.stdout.write(f"{aggregator.name}, part {part.part}: {_described(part)}\n")
+async def _status(aggregator: Aggregator, arguments: argparse.Namespace) -> int:
+    status = await aggregator.status()
+    if arguments.json:
+        sys.stdout.write(json.dumps(asdict(status), default=_plain) + "\n")
+    else:
+        for part in status.parts:
+            sys.stdout.write(f"{aggregator.name}, part {part.part}: {_described(part)}\n")
+    return DONE if all(part.problem is None for part in status.parts) else NEEDS_REBUILD
+
+
+def _plain(value: object) -> Any:
+    return value.value if isinstance(value, LeaseKind) else json_util.default(value)
 
 
 def _described(part: PartStatus) -> str:
@@ -143,8 +188,21 @@ def _described(part: PartStatus) -> str:
     return f"{told}; {part.changes} changes since the rebuild; {lag}"
 
 
-def _show(progress: Progress) -> None:
-    _say(
+def _shown() -> OnProgress:
+    """Return what says now and then how far a rebuild is."""
+    said = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _PAUSE:
+            said = time.monotonic()
+            _say(_told(progress))
+
+    return show
+
+
+def _told(progress: Progress) -> str:
+    return (
         f"{progress.documents} of about {progress.expected} documents, "
         f"{progress.buckets} buckets written, {progress.seconds:.1f} s"
     )

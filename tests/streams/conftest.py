@@ -17,8 +17,12 @@ def _needs_images(request: pytest.FixtureRequest, server_version: str | None) ->
     """Skip what the servers under test are too old for."""
     module = request.module.__name__.rpartition(".")[2]
     oldest = {"test_stream_parts": "4.2", "test_stream_sources": "5.0"}.get(module, "6.0")
-    if server_version is not None and server_version < oldest:
+    if server_version is not None and _numbers(server_version) < _numbers(oldest):
         pytest.skip(f"needs servers from {oldest} on")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in version.split("."))
 
 
 @pytest.fixture
@@ -51,6 +55,18 @@ def fresh(stored):
 def tags(plain: MongoClient, target: RetryMotorCollection):
     """Read the aggregates."""
     return lambda: aggregated(plain[target.database.name][target.name])
+
+
+@pytest.fixture
+def until_equal(tags, fresh):
+    """Wait until the aggregates equal a full count."""
+
+    async def until_equal() -> None:
+        async with asyncio.timeout(60.0):
+            while tags() != fresh():
+                await asyncio.sleep(0.02)
+
+    return until_equal
 
 
 @pytest.fixture

@@ -12,10 +12,19 @@ LEASE_SECONDS = 2.0
 not_an_aggregator = 7
 
 
-def aggregator() -> Aggregator:
+def aggregator(parts: int = 1) -> Aggregator:
     """The aggregator that the environment names."""
     database = RetryClient(os.environ[URI]).aioretry_tests
     name = os.environ[NAME]
     return of_change_stream(
-        database[name], database[f"{name}_tags"], lease_seconds=LEASE_SECONDS, max_bytes=2000
+        database[name],
+        database[f"{name}_tags"],
+        parts=parts,
+        lease_seconds=LEASE_SECONDS,
+        max_bytes=2000,
     )
+
+
+def divided() -> Aggregator:
+    """The same for two workers."""
+    return aggregator(2)

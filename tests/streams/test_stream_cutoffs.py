@@ -1,7 +1,9 @@
 """Workers and rebuilds that are cut off at each of their commands."""
 
 import pytest
+from bson import ObjectId
 
+from aioretry.streams._watermarks import watermark_id
 from tests.idempotent.points import APP_NAME, at_each_kill, at_each_lost_reply
 from tests.streams.recipe import follow
 from tests.streams.tagging import animal
@@ -56,14 +58,13 @@ async def test_each_lost_reply(rebuilds, replica_set, documents, step, fresh, ta
     assert lost >= 10
 
 
-async def test_nothing_is_left(documents, aggregator, client):
-    """A rebuild drops what an interrupted one has left behind."""
-    database = client.aioretry_tests
-    target = f"{documents.name}_tags"
+async def test_nothing_is_left(documents, aggregator, target):
+    """A rebuild drops what an interrupted one has left behind, and nothing of anybody else."""
     await aggregator.rebuild()
-    mark = await database[target].find_one({"_id.part": 0})
-    await database[f"{target}.rebuild.{'1' * 24}"].insert_one(mark)
-    await database.create_collection(f"{target}.rebuild.{'2' * 24}")
+    database = target.database
+    left, log = (f"{target.name}.rebuild.{name}" for name in (ObjectId(), "log"))
+    await database[left].insert_one(await target.find_one({"_id": watermark_id(0)}))
+    await database[log].insert_one({"_id": "mine"})
     await aggregator.rebuild()
     names = await database.list_collection_names()
-    assert [] == [name for name in names if name.startswith(f"{documents.name}_tags.rebuild")]
+    assert [log] == [name for name in names if name.startswith(f"{target.name}.rebuild")]

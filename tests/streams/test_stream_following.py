@@ -70,12 +70,14 @@ async def test_a_rebuild_while_others_write(documents, aggregator, fresh, tags, 
     assert tags() == fresh()
 
 
-async def test_small_batches(documents, target, fresh, tags):
+async def test_small_batches(replica_set, documents, target, fresh, tags):
     """A read of many changes is committed in parts, if it makes many updates."""
     aggregator = of_change_stream(documents, target, max_bytes=200, max_changes=7)
     await aggregator.rebuild()
     await documents.insert_many([animal(n, f"t{n % 13}", f"u{n % 7}") for n in range(50)])
-    await aggregator.run(until_caught_up=True)
+    async with replica_set.faults.watch("commitTransaction") as commits:
+        await aggregator.run(until_caught_up=True)
+    assert commits.fired > 50 / 7 + 1  # more than one for a read
     assert tags() == fresh()
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from aioretry import RetryClient
-from aioretry.streams import LeaseKind
+from aioretry.streams import LeaseKind, _status
 from tests.streams.tagging import animal, of_change_stream
 
 FROZEN = "frozen"
@@ -102,21 +102,6 @@ async def aggregator_caught_up_twice(aggregator, frozen, worker) -> None:
     await aggregator.run(until_caught_up=True)
 
 
-async def test_a_rebuild_that_was_frozen(replica_set, frozen, aggregator, documents, fresh, tags):
-    """A rebuild that is thawed after another one has no effect on the numbers."""
-    await documents.insert_many([animal(n, f"t{n % 7}") for n in range(50)])
-    async with replica_set.faults.hang("renameCollection", app_name=FROZEN) as rename:
-        late = asyncio.create_task(frozen.rebuild())
-        await rename.wait_until_fired()
-        await documents.delete_many({"_id": {"$lt": 20}})
-        await aggregator.rebuild()
-        assert tags() == fresh()
-    await asyncio.wait([late])
-    await documents.insert_one(animal(100, "new"))
-    await aggregator.run(until_caught_up=True)
-    assert tags() == fresh()
-
-
 async def test_status(aggregator, documents, following, fresh, tags):
     """It tells who holds what, and what waits."""
     (never,) = (await aggregator.status()).parts
@@ -136,16 +121,49 @@ async def test_status(aggregator, documents, following, fresh, tags):
     assert (0, 0.0, 5) == (held.lag.changes, held.lag.seconds, held.changes)
 
 
-async def test_a_rebuild_and_an_update_never_run_together(
-    replica_set, aggregator, frozen, documents, following
-):
-    """While a rebuild runs nobody follows, and the record says so."""
+async def test_status_of_parts(documents, target, fresh):
+    """Each part is as far behind as it is, wherever the others are."""
+    aggregator = of_change_stream(documents, target, parts=3)
+    await aggregator.rebuild()
+    await documents.insert_many([animal(n, f"t{n}") for n in range(5)])
+    await aggregator.run(1, until_caught_up=True)
+    await documents.insert_one(animal(5, "t"))
+    await aggregator.run(2, until_caught_up=True)
+    parts = (await aggregator.status()).parts
+    assert [(6, True), (1, True), (0, True)] == [
+        (each.lag.changes, each.lag.is_all) for each in parts
+    ]
+    assert [0, 1, 2] == [each.part for each in parts]
+    some = (await aggregator.status(count_up_to=6)).parts
+    assert [(2, False), (1, True), (0, True)] == [
+        (each.lag.changes, each.lag.is_all) for each in some
+    ]
+
+
+async def test_status_in_time(replica_set, aggregator, documents, monkeypatch):
+    """What can't be counted in time is said to be more than was counted."""
+    await aggregator.rebuild()
+    await documents.insert_one(animal(1, "x"))
+    monkeypatch.setattr(_status, "_PATIENCE", 3.0)
+    async with replica_set.faults.hang("aggregate", namespace=documents.full_name, times=None):
+        (part,) = (await aggregator.status()).parts
+    assert (0, False, None) == (part.lag.changes, part.lag.is_all, part.problem)
+
+
+async def test_it_moves_on_without_changes(documents, target, client, following):
+    """While only other collections are written, the watermark does not stay behind for ever."""
+    aggregator = of_change_stream(documents, target, lease_seconds=1.0)
     await aggregator.rebuild()
     following(aggregator)
-    await until(holds(aggregator))
-    async with replica_set.faults.hang("renameCollection") as rename:
-        rebuilding = asyncio.create_task(aggregator.rebuild())
-        await rename.wait_until_fired()
+
+    async def token():
         (part,) = (await aggregator.status()).parts
-        assert LeaseKind.REBUILD is part.kind
-    await rebuilding
+        return part.position.token
+
+    other = client.aioretry_tests[f"{documents.name}_other"]
+    async with asyncio.timeout(60.0):
+        while (first := await token()) is None:
+            await asyncio.sleep(0.02)
+        await other.insert_one({})
+        while await token() == first:
+            await asyncio.sleep(0.02)

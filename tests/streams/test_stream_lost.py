@@ -35,6 +35,13 @@ async def helps(aggregator, fresh, tags) -> None:
     assert tags() == fresh()
 
 
+async def problem_of(aggregator) -> str:
+    """Why it can't go on, by its status."""
+    (part,) = (await aggregator.status()).parts
+    assert (part.lag is None) == (part.problem is not None)
+    return part.problem or ""
+
+
 @pytest.fixture
 def hasty(server_version, tmp_path: Path) -> Mongod:
     """A server that makes a checkpoint each second: what the last one needs is not truncated."""
@@ -102,6 +109,7 @@ async def test_images_are_gone(built, documents, fresh, tags):
     await documents.update_one({"_id": 1}, {"$set": {"tags": ["z"]}})
     with pytest.raises(PositionLostError, match="image"):
         await built.run()
+    assert "image" in await problem_of(built)
     await documents.database.command({"collMod": documents.name, **IMAGES})
     await helps(built, fresh, tags)
 
@@ -112,6 +120,7 @@ async def test_a_dropped_collection(built, documents, fresh, tags):
     for _ in range(2):
         with pytest.raises(SourceChangedError, match="has ended"):
             await built.run()
+        assert "has ended (drop)" in await problem_of(built)
     await documents.database.create_collection(documents.name, **IMAGES)
     await documents.insert_one(animal(5, "new"))
     with pytest.raises(SourceChangedError):
@@ -134,6 +143,7 @@ async def test_a_renamed_collection(built, documents, target, client, fresh, tag
     await documents.rename(name)
     with pytest.raises(RebuildNeededError, match="rename"):
         await built.run()
+    assert "has ended (rename)" in await problem_of(built)
     renamed = of_change_stream(client.aioretry_tests[name], target)
     await renamed.rebuild()
     assert {"x", "y"} == set(tags())

@@ -45,6 +45,7 @@ EQUAL = [
     (NAN, Decimal128("NaN")),
     (INFINITE, Decimal128("Infinity")),
     ({"year": 2026}, {"year": 2026.0}),
+    ({"days": [1, 2]}, {"days": [1.0, bson.Int64(2)]}),
 ]
 REFUSED = [["a"], ("a",), re.compile("^a"), bson.Regex("^a"), {"$gt": ""}, {"aioretry": 1}]
 KEYS = ["a", "b", 1, 2**40, 1.5, True, None, b"x", {"year": 2026, "month": 11}, bson.ObjectId()]
@@ -195,8 +196,16 @@ class TestPositions:
 
     def test_watermark(self):
         """A watermark is read from what it is written as."""
-        here = Position(Timestamp(1, 2), {"_data": "x"})
-        mark = Watermark(2, 4, "tags", "v1", bson.ObjectId(), 5, 17, here)
+        mark = Watermark(
+            part=2,
+            parts=4,
+            name="tags",
+            version="7",
+            build=bson.ObjectId(),
+            sequence=5,
+            changes=17,
+            position=Position(Timestamp(1, 2), {"_data": "x"}),
+        )
         assert mark == Watermark.of(mark.document())
         moved = mark.moved(HERE, 3)
         assert (6, 20, HERE, 2) == (moved.sequence, moved.changes, moved.position, moved.part)

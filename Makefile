@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
 
 .PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers \
-	bench-streams chaos docs format clean
+	bench-streams load chaos docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
 	@echo "make bench-streams  aggregates that follow changes, beside a full count; ARGS=--speed"
+	@echo "make load         orders for the example shop while primaries die, beside Motor (5 minutes)"
 	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
 	@echo "make docs         the site, in docs/_build/html"
 	@echo "make format       format and sort imports"
@@ -60,6 +61,9 @@ bench-failovers: $(STAMP)
 
 bench-streams: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.streams $(ARGS)
+
+load: $(STAMP)
+	$(BIN)/python -m tests.load $(ARGS)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -2,6 +2,8 @@
 
 A module imports only from lower ones:
 
+    fastapi  aiohttp                    in a service: client, deadlines, problem details, keys
+    _http                               what these two share
     idempotent                          recipes of writes that can be repeated safely
     streams                             aggregates that follow a collection
     telemetry                           OpenTelemetry and Prometheus, as hooks
@@ -27,8 +29,8 @@ A module imports only from lower ones:
     errors  events  deadlines           what users see of a write, and its time limits
     _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
 
-``idempotent``, ``streams`` and ``telemetry`` are built on the names below them. ``testing`` is the
-public test kit; it stands beside this table.
+``idempotent``, ``streams``, ``telemetry`` and what stands above are built on the public names.
+``testing`` is the public test kit; it stands beside this table.
 """
 
 from aioretry._driver import ConnectionCounts, ThreadCounts

@@ -3,6 +3,7 @@
 A module imports only from lower ones, and from aioretry's public names:
 
     _keys                               idempotency keys, and what operations ask of them
+    _once                               work that is done once for a key, and its stored answer
     _keys_native  _durable              a key's writes: remembered by the servers, or by a record
     _durable_transaction                the writes of a durable key, in one transaction
     _keys_records  _keys_ending         records of keys; ending the sessions that were chosen
@@ -22,10 +23,11 @@ A module imports only from lower ones, and from aioretry's public names:
     _versions  _canonical               who has won (pure); one form of BSON for one content (pure)
 """
 
-from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
+from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError, KeyInUseError
 from aioretry.idempotent._insert_once import InsertConflict, InsertOnceResult, insert_once
 from aioretry.idempotent._keys import IdempotencyKey, Keys
 from aioretry.idempotent._many import DeleteManyResult, UpdateManyResult, delete_many, update_many
+from aioretry.idempotent._once import OnceAnswer
 from aioretry.idempotent._operators import NotIdempotentError
 from aioretry.idempotent._pending import PendingUpdates
 from aioretry.idempotent._pending_values import (
@@ -53,8 +55,10 @@ __all__ = [
     "InsertConflict",
     "InsertOnceResult",
     "KeyExpiredError",
+    "KeyInUseError",
     "Keys",
     "NotIdempotentError",
+    "OnceAnswer",
     "PendingError",
     "PendingStatus",
     "PendingUpdates",

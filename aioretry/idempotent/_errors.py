@@ -16,3 +16,11 @@ class KeyExpiredError(InvalidOperation):
     Nothing was sent: the write would be applied again, or for the first time. Look into the
     database, and use another key if it is to be applied.
     """
+
+
+class KeyInUseError(InvalidOperation):
+    """Another call with the same key was still running when this one's time was over.
+
+    Nothing was changed by the call that raised it. Repeated later, it gets the other one's answer,
+    or does the work if the other one has failed.
+    """

@@ -12,6 +12,7 @@ from aioretry.idempotent._keys_ending import Endings, batch_of
 from aioretry.idempotent._keys_native import NativeSource
 from aioretry.idempotent._keys_rate import Rate, rate_of
 from aioretry.idempotent._keys_records import Records, whole_seconds
+from aioretry.idempotent._once import OnceAnswer, OnceCall, Turns, Work, at_once_of
 
 Fingerprints: TypeAlias = Literal["all", "find_one_and"]
 
@@ -60,11 +61,14 @@ class Keys:
         keep_seconds: How long a record is kept, by a TTL index; an hour at least. After that, the
             key is as good as new: the write is applied again.
         durable_records: The collection of the records of durable keys.
-        durable_seconds: How long these are kept, an hour at least.
+        answer_records: The collection of the answers of :meth:`once`.
+        durable_seconds: How long these two are kept, an hour at least.
         per_second: How many writes with keys this object lets through a second; the others wait.
             A cluster has room for a million sessions, and forgets one that was ended within five
             minutes by default.
         batch: How many sessions are ended in one command, from 1 to 10,000; fewer after 5 seconds.
+        at_once: How many calls of :meth:`once` may be at work at once on one client; the others
+            wait for their turn.
 
     Raises:
         TypeError: An argument is of another type.
@@ -80,9 +84,11 @@ class Keys:
         records: str = "aioretry.keys",
         keep_seconds: float = _DAY,
         durable_records: str = "aioretry.durable_keys",
+        answer_records: str = "aioretry.answers",
         durable_seconds: float = 30 * _DAY,
         per_second: float = 200.0,
         batch: int = 500,
+        at_once: int = 10,
     ) -> None:
         self._secret = secret_of(secret)
         self._namespace = namespace_of(namespace)
@@ -90,9 +96,10 @@ class Keys:
             raise ValueError(f'fingerprints must be "all" or "find_one_and", not {fingerprints!r}')
         self._remembers_all = fingerprints == "all"
         self._records = Records(records, whole_seconds("keep_seconds", keep_seconds, _HOUR))
-        self._durable_records = Records(
-            durable_records, whole_seconds("durable_seconds", durable_seconds, _HOUR)
-        )
+        durable = whole_seconds("durable_seconds", durable_seconds, _HOUR)
+        self._durable_records = Records(durable_records, durable)
+        self._answer_records = Records(answer_records, durable)
+        self._turns = Turns(at_once_of(at_once))
         self._rate = Rate(rate_of(per_second))
         self._endings = Endings(batch_of(batch), _SECONDS_BEFORE_A_BATCH)
 
@@ -116,6 +123,48 @@ class Keys:
         """
         make = partial(self._source, key_of(key), durable=durable)
         return IdempotencyKey(make, durable=durable)
+
+    async def once(
+        self,
+        key: str | bytes,
+        work: Work,
+        *,
+        database: RetryMotorDatabase[Any],
+        payload: bytes = b"",
+    ) -> OnceAnswer:
+        """Do something once, and give every call with the same key the same answer.
+
+        What the work writes, in any collections, and its answer are one transaction. Calls with the
+        same key at once wait for each other. After a transient error the work is done again inside
+        the call. If it raises, nothing is applied, nothing is stored, and the key is as good as
+        new. All of it obeys a surrounding deadline, waiting for other calls included.
+
+        Args:
+            key: What tells it from others. It is neither sent nor logged.
+            work: Does it, and returns the answer as a document; awaited with a session that is in a
+                transaction, which has to be given to each of its reads and writes. It may be run
+                more than once, so that nothing else may happen in it.
+            database: Where the answer is kept; its client does the work.
+            payload: What the key stands for, such as a request's body. Only a fingerprint is kept.
+
+        Returns:
+            The answer, and whether another call has done the work.
+
+        Raises:
+            IdempotencyConflict: The key was used with another payload.
+            KeyInUseError: Another call with the key has not ended in time.
+            DeadlineExceeded: The time is over. With the label ``UnknownTransactionCommitResult``
+                the work may be done; repeating the call with the same key tells.
+            DocumentTooLarge: The answer has more than 15 MiB; nothing is applied.
+            TypeError: An argument is of another type.
+            ValueError: ``key`` is empty.
+            Exception: Whatever the work raised.
+        """
+        if not isinstance(payload, bytes):
+            raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
+        names = Names(self._secret, self._namespace, database.name, key_of(key))
+        call = OnceCall(names, database, self._answer_records, self._turns, payload, work)
+        return await call.run()
 
     async def __aenter__(self) -> Self:
         return self

@@ -47,11 +47,16 @@ async def readme(page: Page) -> AsyncGenerator[str, None]:
     assert 1 == page.names["result"].modified_count
     assert 1 == (await page.client.metrics.events.find_one({"_id": 1}))["n"]
     yield "app = FastAPI("
-    async with page.names["app"].router.lifespan_context(page.names["app"]):
+    app = page.names["app"]
+    async with app.router.lifespan_context(app) as state:
+
+        async def served(scope, receive, send):  # as a server does
+            await app({**scope, "state": dict(state)}, receive, send)
+
         with page.faults.drop_reply("update", namespace="metrics.events"):
-            assert 204 == await status_of(page.names["app"], "/events/monday")
+            assert 204 == await status_of(served, "/events/monday")
     assert 1 == (await page.client.metrics.events.find_one({"_id": "monday"}))["counter"]
-    yield "app = web.Application()"
+    yield "app = web.Application("
     from aiohttp.test_utils import TestClient, TestServer
 
     async with TestClient(TestServer(page.names["app"])) as http:

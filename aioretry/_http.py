@@ -1,0 +1,288 @@
+"""What the web frameworks' modules share: problem details, header fields, keys of requests."""
+
+import hashlib
+import json
+import math
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeAlias
+
+from pymongo.errors import (
+    ConnectionFailure,
+    ExecutionTimeout,
+    InvalidOperation,
+    NetworkTimeout,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
+
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    RetryMotorClientSession,
+    RetryMotorCollection,
+    RetryMotorDatabase,
+    StatementSource,
+    outcome_of,
+    partial_result_of,
+)
+from aioretry.idempotent import (
+    IdempotencyConflict,
+    KeyExpiredError,
+    KeyInUseError,
+    Keys,
+    OnceAnswer,
+)
+
+Parse: TypeAlias = Callable[[str], float]
+StoredWork: TypeAlias = Callable[[RetryMotorClientSession], Awaitable[Mapping[str, Any]]]
+
+MEDIA_TYPE = "application/problem+json"
+TIMEOUT_HEADER = "X-Request-Timeout"
+KEY_HEADER = "Idempotency-Key"
+REPLAYED_HEADER = "Idempotent-Replayed"
+
+_RETRY_AFTER = 1
+_LONGEST_KEY = 255
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)  # RFC 9110, 5.6.2
+_STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', re.ASCII)  # RFC 9651, 3.3.3
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z:/-]+", re.ASCII)
+_UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an answer says that is no success (RFC 9457)."""
+
+    status: int
+    reason: str
+    """What it is, for programs; the member ``reason`` of the body."""
+
+    detail: str
+    outcome: Outcome | None = None
+    retry_after: int | None = None
+    """Seconds."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What belongs into the answer's header beside its media type."""
+        return {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
+
+    @property
+    def body(self) -> bytes:
+        """The answer's body."""
+        members: dict[str, object] = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "reason": self.reason,
+        }
+        if self.outcome is not None:
+            members["outcome"] = self.outcome.value
+        return json.dumps(members).encode()
+
+
+def problem_of(error: BaseException, *, is_over: bool) -> Problem | None:
+    """Return what an exception means to the caller of a service, None if that is not known here.
+
+    Args:
+        error: What a handler has raised.
+        is_over: Whether the request's deadline is over.
+    """
+    match error:
+        case KeyInUseError():
+            detail = "a request with this Idempotency-Key is still running; repeat this one later"
+            return Problem(409, "key_in_use", detail, retry_after=_RETRY_AFTER)
+        case IdempotencyConflict():
+            return Problem(422, "key_reused", "this Idempotency-Key was used for another request")
+        case KeyExpiredError():
+            return Problem(422, "key_expired", "this Idempotency-Key was first used too long ago")
+        case _:
+            return _problem_of_write(error, _outcome_of(error), is_over=is_over)
+
+
+def _problem_of_write(
+    error: BaseException, outcome: Outcome | None, *, is_over: bool
+) -> Problem | None:
+    # Waiting for a server ends at the nearer of the deadline and serverSelectionTimeoutMS, and so
+    # may a write under a deadline that is not over.
+    had_none = isinstance(error, ServerSelectionTimeoutError) or (
+        isinstance(error, DeadlineExceeded) and outcome is Outcome.NOT_APPLIED
+    )
+    late = is_over or (isinstance(error, NetworkTimeout | ExecutionTimeout) and not had_none)
+    if late and isinstance(error, PyMongoError) and error.timeout:
+        return deadline_exceeded(outcome)
+    if outcome is Outcome.UNKNOWN:
+        detail = "the database did not say whether this request has changed anything"
+        return Problem(500, "unknown_outcome", detail, outcome)
+    if isinstance(error, ConnectionFailure):
+        detail = "the database can't be reached; repeat the request later"
+        return Problem(503, "no_server", detail, outcome, _RETRY_AFTER)
+    return None
+
+
+def deadline_exceeded(outcome: Outcome | None) -> Problem:
+    """Return what is answered once the time is over."""
+    return Problem(504, "deadline_exceeded", "the time for this request is over", outcome)
+
+
+def _outcome_of(error: BaseException) -> Outcome | None:
+    if isinstance(error, PyMongoError) and error.has_error_label(_UNKNOWN_COMMIT):
+        return Outcome.UNKNOWN
+    partial = partial_result_of(error)
+    outcome = outcome_of(error)
+    if partial is not None and outcome is Outcome.UNKNOWN and outcome not in partial.outcomes:
+        return None  # some statements are applied and some are not, and each is known
+    return outcome
+
+
+def seconds_of(text: str) -> float:
+    """Read a number of seconds: decimal digits, with a fraction or without, more than 0.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    if not _SECONDS.fullmatch(text):
+        raise ValueError("not a number of seconds")
+    return float(text)
+
+
+class Limits:
+    """How long requests may take.
+
+    Args:
+        default: Seconds for a request that asks for nothing.
+        maximum: The most that a request can ask for, in seconds; None is ``default``.
+        header: The field that a request asks by.
+        parse: Reads it.
+        grace: Seconds after which a request is cancelled whose time is over.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range, or ``header`` is no name of a header field.
+    """
+
+    def __init__(
+        self, default: float, maximum: float | None, header: str, parse: Parse, grace: float
+    ) -> None:
+        self._default = _positive("default", default)
+        self._maximum = self._default if maximum is None else _positive("maximum", maximum)
+        if self._default > self._maximum:
+            raise ValueError(f"default must be at most maximum={maximum!r}, not {default!r}")
+        if not isinstance(header, str):
+            raise TypeError(f"header must be a str, not {type(header).__name__}")
+        if not _FIELD_NAME.fullmatch(header):
+            raise ValueError(f"header must be the name of a header field, not {header!r}")
+        if not callable(parse):
+            raise TypeError(f"parse must be a callable, not {parse!r}")
+        self.header = header
+        self.grace = _positive("grace", grace)
+        self._parse = parse
+
+    def seconds(self, fields: Sequence[str]) -> float | Problem:
+        """Return how long a request may take that has these fields, or what is wrong with them."""
+        if not fields:
+            return self._default
+        try:
+            (field,) = fields
+            return _positive(self.header, min(self._parse(field.strip(" \t")), self._maximum))
+        except ValueError:
+            return Problem(400, "bad_header", f"the header field {self.header} can't be read")
+
+
+def _positive(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be more than 0 seconds, and finite, not {value!r}")
+    return float(value)
+
+
+def key_of(fields: Sequence[str], *, required: bool) -> str | Problem:
+    """Read the Idempotency-Key field: a string, as the draft says, or a token, as many send it.
+
+    Args:
+        fields: The values of all such fields of a request.
+        required: Whether there has to be one; a random key takes its place if not.
+
+    Returns:
+        The key, or what is wrong with it.
+    """
+    if not fields:
+        missing = Problem(400, "key_missing", f"this request needs the header field {KEY_HEADER}")
+        return missing if required else secrets.token_hex(32)
+    text = fields[0].strip(" \t")
+    quoted = _STRING.fullmatch(text)
+    key = re.sub(r'\\(["\\])', r"\1", quoted[1]) if quoted else text
+    if len(fields) > 1 or not (quoted or _TOKEN.fullmatch(text)) or not key:
+        detail = f'{KEY_HEADER} must be there once, as a string in quotes ("...") or a token'
+        return Problem(400, "bad_header", detail)
+    if len(key) > _LONGEST_KEY:
+        detail = f"{KEY_HEADER} must have at most {_LONGEST_KEY} characters"
+        return Problem(400, "bad_header", detail)
+    return key
+
+
+def joined(*parts: str | bytes) -> bytes:
+    """Join parts so that no other parts give the same."""
+    encoded = [part.encode() if isinstance(part, str) else part for part in parts]
+    return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+
+
+class KeyOfRequest:
+    """The Idempotency-Key of one request, for one caller.
+
+    Args:
+        keys: Makes keys.
+        database: Where answers are kept.
+        caller: Whose request it is; the keys of two callers are never the same.
+        key: What the request says.
+        request: What the key stands for: method, path and body.
+
+    Raises:
+        TypeError: ``caller`` is no text.
+        ValueError: ``caller`` is empty.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        database: RetryMotorDatabase[Any],
+        caller: object,
+        key: str,
+        request: bytes,
+    ) -> None:
+        if not isinstance(caller, str):
+            raise TypeError(f"scope must give a str, not {caller!r}")
+        if not caller:
+            raise ValueError("scope must say who calls, and gave an empty str")
+        self._keys = keys
+        self._database = database
+        self._key = joined(KEY_HEADER, caller, key)
+        self._request = hashlib.sha256(request).digest()
+        self._used: set[str] = set()
+
+    def source(self, collection: RetryMotorCollection[Any]) -> StatementSource:
+        """Return what ``collection.operation(key=...)`` asks; for its use only."""
+        self._use(f"{collection.database.name}.{collection.name}", once=False)
+        return self._keys(self._key).source(collection)
+
+    async def stored(self, work: StoredWork) -> OnceAnswer:
+        """Do the work and store its answer, or give the answer that is stored."""
+        self._use("once", once=True)
+        return await self._keys.once(
+            self._key, work, database=self._database, payload=self._request
+        )
+
+    def _use(self, name: str, *, once: bool) -> None:
+        if name in self._used or "once" in self._used or (once and self._used):
+            raise InvalidOperation(
+                "the key of a request is good for one once(), or for one operation() on each "
+                "collection, and this one was used already"
+            )
+        self._used.add(name)

@@ -1,0 +1,281 @@
+"""aioretry in aiohttp services: the client, deadlines, problem details, idempotency keys."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias
+
+import anyio
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+from multidict import CIMultiDict
+
+from aioretry import Deadline, RetryClient, RetryMotorClientSession, deadline, outcome_of
+from aioretry._http import (
+    KEY_HEADER,
+    MEDIA_TYPE,
+    REPLAYED_HEADER,
+    TIMEOUT_HEADER,
+    KeyOfRequest,
+    Limits,
+    Parse,
+    Problem,
+    deadline_exceeded,
+    joined,
+    key_of,
+    problem_of,
+    seconds_of,
+)
+from aioretry.idempotent import Keys
+
+__all__ = [
+    "CLIENT",
+    "KEYS",
+    "CallerKey",
+    "ProblemError",
+    "deadline_middleware",
+    "idempotency_key",
+    "mongodb_ctx",
+    "problem_middleware",
+    "seconds_of",
+]
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+CLIENT: web.AppKey[RetryClient[dict[str, Any]]] = web.AppKey("aioretry.client", RetryClient)
+"""Where an application has its client."""
+
+KEYS: web.AppKey[Keys] = web.AppKey("aioretry.keys", Keys)
+"""Where an application has what its idempotency keys are made by."""
+
+# Where a request has its deadline; older versions of aiohttp have names only.
+_DEADLINE: Any = (
+    web.RequestKey("deadline", Deadline) if hasattr(web, "RequestKey") else "aioretry.deadline"
+)
+
+
+def mongodb_ctx(
+    uri: str, *, keys: Keys | None = None, **options: Any
+) -> Callable[[web.Application], AsyncIterator[None]]:
+    """Return what opens a client, and closes it at the end: ``app.cleanup_ctx.append(...)``.
+
+    The client is ``app[CLIENT]``, and in sub-applications ``request.config_dict[CLIENT]``.
+
+    Args:
+        uri: Of the deployment.
+        keys: What :func:`idempotency_key` needs; closed before the client.
+        **options: As for :class:`~aioretry.RetryClient`.
+
+    Raises:
+        TypeError: ``uri`` is not a str, or ``keys`` not a :class:`~aioretry.idempotent.Keys`.
+    """
+    if not isinstance(uri, str):
+        raise TypeError(f"uri must be a str, not {type(uri).__name__}")
+    if keys is not None and not isinstance(keys, Keys):
+        raise TypeError(f"keys must be a Keys or None, not {keys!r}")
+
+    async def mongodb(app: web.Application) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            app[CLIENT] = await stack.enter_async_context(
+                RetryClient[dict[str, Any]](uri, **options)
+            )
+            if keys is not None:
+                app[KEYS] = await stack.enter_async_context(keys)
+            yield
+
+    return mongodb
+
+
+def deadline_middleware(
+    *,
+    default: float,
+    maximum: float | None = None,
+    header: str = TIMEOUT_HEADER,
+    parse: Parse = seconds_of,
+    grace: float = 1.0,
+) -> Middleware:
+    """Return what sets a deadline for all that is done for a request; reads and writes obey it.
+
+    What does not obey is cancelled some time after the deadline, if the response has not begun by
+    then, and 504 is answered.
+
+    Args:
+        default: Seconds for a request that asks for nothing.
+        maximum: The most that a request can ask for, in seconds; None is ``default``.
+        header: The header field that a request asks by; one that can't be read is answered with
+            400.
+        parse: Gives the seconds of a field, more than 0, or raises ValueError.
+        grace: How many seconds after the deadline a request without a response is cancelled.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range, or ``header`` is no name of a header field.
+    """
+    limits = Limits(default, maximum, header, parse, grace)
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        seconds = limits.seconds(request.headers.getall(limits.header, []))
+        if isinstance(seconds, Problem):
+            return _response(seconds)
+        outcome = None
+        with anyio.CancelScope() as cancelling:
+
+            def cancel() -> None:
+                if not _has_begun(request):
+                    cancelling.cancel()
+
+            timer = asyncio.get_running_loop().call_later(seconds + limits.grace, cancel)
+            try:
+                async with deadline(seconds) as limit:
+                    request[_DEADLINE] = limit
+                    return await handler(request)
+            except asyncio.CancelledError as exc:
+                outcome = outcome_of(exc)
+                raise
+            finally:
+                timer.cancel()
+        return _response(deadline_exceeded(outcome))
+
+    return middleware
+
+
+class ProblemError(Exception):
+    """Raised in a handler, :func:`problem_middleware` answers it with problem details (RFC 9457).
+
+    Args:
+        status: The status code.
+        reason: What it is, for programs.
+        detail: What it is, for people.
+        retry_after: Seconds after which to repeat the request, or None.
+    """
+
+    def __init__(
+        self, status: int, reason: str, detail: str, *, retry_after: int | None = None
+    ) -> None:
+        self.problem = Problem(status, reason, detail, retry_after=retry_after)
+        super().__init__(detail)
+
+
+@web.middleware
+async def problem_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer what databases raise with problem details (RFC 9457); as the page on frameworks says.
+
+    All other errors, such as a duplicate key, are the application's. So are those of a response
+    that has begun.
+    """
+    try:
+        return await handler(request)
+    except ProblemError as exc:
+        problem = exc.problem
+    except Exception as exc:
+        limit: Deadline | None = request.get(_DEADLINE)
+        found = problem_of(exc, is_over=limit is not None and limit.is_over)
+        if found is None or _has_begun(request):
+            raise
+        problem = found
+    return _response(problem)
+
+
+def _has_begun(request: web.Request) -> bool:
+    return request.writer.output_size > 0
+
+
+def _response(problem: Problem) -> web.Response:
+    return web.Response(
+        body=problem.body, status=problem.status, headers=problem.headers, content_type=MEDIA_TYPE
+    )
+
+
+class CallerKey(KeyOfRequest):
+    """The Idempotency-Key of a request; for :meth:`once`, or ``collection.operation(key=...)``."""
+
+    async def once(
+        self,
+        work: Callable[[RetryMotorClientSession], Awaitable[Any]],
+        *,
+        status: int = 200,
+    ) -> web.Response:
+        """Do the work of a request once, and answer each repetition the same.
+
+        Its writes and its answer are one transaction. Of requests at once one does the work, and
+        the others wait for it. If the work raises, nothing is applied or stored.
+
+        Args:
+            work: Awaited with the session that each of its reads and writes has to be given;
+                returns a ``web.Response``, or what becomes the JSON of one. It may be run more than
+                once.
+            status: The status of that one.
+
+        Returns:
+            The response, with ``Idempotent-Replayed: true`` if another request has done the work.
+
+        Raises:
+            IdempotencyConflict: The key was used for another request.
+            KeyInUseError: Another request with the key has not ended before the deadline.
+            DeadlineExceeded: The deadline is over.
+            InvalidOperation: The key was used already, in this request.
+            TypeError: The work returned a response without a whole body.
+            Exception: Whatever the work raised.
+        """
+
+        async def stored(session: RetryMotorClientSession) -> dict[str, Any]:
+            answer = await work(session)
+            if not isinstance(answer, web.StreamResponse):
+                answer = web.json_response(answer, status=status)
+            if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes | None):
+                raise TypeError("work must return a response whose body is text or bytes")
+            headers = [[name, value] for name, value in answer.headers.items()]
+            return {"status": answer.status, "headers": headers, "body": answer.body or b""}
+
+        answer = await self.stored(stored)
+        headers = [(name, value) for name, value in answer.value["headers"]]
+        if answer.replayed:
+            headers.append((REPLAYED_HEADER, "true"))
+        return web.Response(
+            body=answer.value["body"], status=answer.value["status"], headers=CIMultiDict(headers)
+        )
+
+
+def idempotency_key(
+    *,
+    scope: Callable[[web.Request], Awaitable[str]],
+    database: str | None = None,
+    required: bool = True,
+) -> Callable[[web.Request], Awaitable[CallerKey]]:
+    """Return what gives a request's key: ``key = await key_of(request)``.
+
+    It is read from the header field Idempotency-Key (draft-ietf-httpapi-idempotency-key-header): a
+    string in quotes, or a token, of at most 255 characters. The key belongs to the caller, and
+    stands for the request's method, path, query and body.
+
+    Args:
+        scope: Says who calls, such as a tenant or a user; the keys of two callers are never the
+            same.
+        database: Where answers are kept; None is the database that the URI names.
+        required: Whether a request without a key is answered with 400; it gets a random one if not.
+
+    Returns:
+        A function that raises :class:`ProblemError` (400) for a key that is missing or wrong.
+
+    Raises:
+        TypeError: ``scope`` can't be called.
+    """
+    if not callable(scope):
+        raise TypeError(f"scope must be a callable, not {scope!r}")
+
+    async def key_of_request(request: web.Request) -> CallerKey:
+        client, keys = request.config_dict.get(CLIENT), request.config_dict.get(KEYS)
+        if client is None or keys is None:
+            raise RuntimeError("there are no keys: mongodb_ctx(uri, keys=Keys(...)) has them")
+        caller = await scope(request)
+        key = key_of(request.headers.getall(KEY_HEADER, []), required=required)
+        if isinstance(key, Problem):
+            raise ProblemError(key.status, key.reason, key.detail)
+        url = request.rel_url
+        body = await request.read()
+        stands_for = joined(request.method, url.raw_path, url.raw_query_string, body)
+        kept = client.get_default_database() if database is None else client[database]
+        return CallerKey(keys, kept, caller, key, stands_for)
+
+    return key_of_request

@@ -1,0 +1,335 @@
+"""aioretry in FastAPI services: the client, deadlines, problem details, idempotency keys."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Annotated, Any, TypedDict
+
+import anyio
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+from pymongo.errors import PyMongoError
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from aioretry import RetryClient, RetryMotorClientSession, RetryMotorDatabase, deadline, outcome_of
+from aioretry._http import (
+    KEY_HEADER,
+    MEDIA_TYPE,
+    REPLAYED_HEADER,
+    TIMEOUT_HEADER,
+    KeyOfRequest,
+    Limits,
+    Parse,
+    Problem,
+    deadline_exceeded,
+    joined,
+    key_of,
+    problem_of,
+    seconds_of,
+)
+from aioretry.idempotent import Keys
+
+__all__ = [
+    "CallerKey",
+    "Client",
+    "Database",
+    "DeadlineMiddleware",
+    "MongoState",
+    "ProblemError",
+    "add_problem_handlers",
+    "database",
+    "idempotency_key",
+    "mongodb_lifespan",
+    "seconds_of",
+]
+
+
+class MongoState(TypedDict):
+    """What the lifespan adds to the state of each request."""
+
+    mongodb: RetryClient[dict[str, Any]]
+    mongodb_keys: Keys | None
+
+
+def mongodb_lifespan(
+    uri: str, *, keys: Keys | None = None, **options: Any
+) -> Callable[[Any], AbstractAsyncContextManager[MongoState]]:
+    """Return a lifespan that opens a client, and closes it at the end.
+
+    In a lifespan of your own: ``async with mongodb_lifespan(uri)(app) as state: yield {**state,
+    ...}``.
+
+    Args:
+        uri: Of the deployment.
+        keys: What :func:`idempotency_key` needs; closed before the client.
+        **options: As for :class:`~aioretry.RetryClient`.
+
+    Raises:
+        TypeError: ``uri`` is not a str, or ``keys`` not a :class:`~aioretry.idempotent.Keys`.
+    """
+    if not isinstance(uri, str):
+        raise TypeError(f"uri must be a str, not {type(uri).__name__}")
+    if keys is not None and not isinstance(keys, Keys):
+        raise TypeError(f"keys must be a Keys or None, not {keys!r}")
+
+    @asynccontextmanager
+    async def lifespan(app: object) -> AsyncIterator[MongoState]:
+        del app
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(RetryClient[dict[str, Any]](uri, **options))
+            if keys is not None:
+                await stack.enter_async_context(keys)
+            yield MongoState(mongodb=client, mongodb_keys=keys)
+
+    return lifespan
+
+
+async def _client_of(connection: HTTPConnection) -> RetryClient[dict[str, Any]]:
+    client: RetryClient[dict[str, Any]] | None = getattr(connection.state, "mongodb", None)
+    if client is None:
+        raise RuntimeError("there is no client: FastAPI(lifespan=mongodb_lifespan(uri)) makes one")
+    return client
+
+
+Client = Annotated[RetryClient[dict[str, Any]], Depends(_client_of)]
+"""A dependency, the client of the lifespan."""
+
+
+def database(
+    name: str | None = None,
+) -> Callable[[RetryClient[dict[str, Any]]], Awaitable[RetryMotorDatabase[dict[str, Any]]]]:
+    """Return what gives a database: ``Annotated[RetryMotorDatabase, Depends(database("shop"))]``.
+
+    Args:
+        name: The database's; None is the one that the URI names.
+
+    Raises:
+        TypeError: ``name`` is neither a str nor None.
+    """
+    if not isinstance(name, str | None):
+        raise TypeError(f"name must be a str or None, not {name!r}")
+
+    async def database_of(client: Client) -> RetryMotorDatabase[dict[str, Any]]:
+        return client.get_default_database() if name is None else client[name]
+
+    return database_of
+
+
+Database = Annotated[RetryMotorDatabase[dict[str, Any]], Depends(database())]
+"""A dependency, the database that the URI names."""
+
+
+class DeadlineMiddleware:
+    """Sets a deadline for everything that is done for a request; reads and writes obey it.
+
+    It buffers nothing, and lets websockets alone. What does not obey is cancelled some time after
+    the deadline, if the response has not begun by then, and 504 is answered. Background tasks have
+    what is left of the time.
+
+    Args:
+        app: The application.
+        default: Seconds for a request that asks for nothing.
+        maximum: The most that a request can ask for, in seconds; None is ``default``.
+        header: The header field that a request asks by; one that can't be read is answered with
+            400.
+        parse: Gives the seconds of a field, more than 0, or raises ValueError.
+        grace: How many seconds after the deadline a request without a response is cancelled.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range, or ``header`` is no name of a header field.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        default: float,
+        maximum: float | None = None,
+        header: str = TIMEOUT_HEADER,
+        parse: Parse = seconds_of,
+        grace: float = 1.0,
+    ) -> None:
+        self._app = app
+        self._limits = Limits(default, maximum, header, parse, grace)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        seconds = self._limits.seconds(Headers(scope=scope).getlist(self._limits.header))
+        if isinstance(seconds, Problem):
+            await _response(seconds)(scope, receive, send)
+            return
+        cancelling = anyio.CancelScope(deadline=anyio.current_time() + seconds + self._limits.grace)
+        outcome = None
+
+        async def send_on(message: Message) -> None:
+            cancelling.deadline = math.inf
+            await send(message)
+
+        with cancelling:
+            try:
+                async with deadline(seconds):
+                    await self._app(scope, receive, send_on)
+            except asyncio.CancelledError as exc:
+                outcome = outcome_of(exc)
+                raise
+        if cancelling.cancelled_caught:
+            await _response(deadline_exceeded(outcome))(scope, receive, send)
+
+
+class ProblemError(HTTPException):
+    """Raised in a handler, it is answered with problem details (RFC 9457).
+
+    Args:
+        status: The status code.
+        reason: What it is, for programs.
+        detail: What it is, for people.
+        retry_after: Seconds after which to repeat the request, or None.
+    """
+
+    def __init__(
+        self, status: int, reason: str, detail: str, *, retry_after: int | None = None
+    ) -> None:
+        self.problem = Problem(status, reason, detail, retry_after=retry_after)
+        super().__init__(status, detail, self.problem.headers)
+
+
+def add_problem_handlers(app: FastAPI) -> None:
+    """Have an application answer what databases raise with problem details (RFC 9457).
+
+    - 504 ``deadline_exceeded``: the request's deadline is over; ``outcome`` tells of a write.
+    - 503 ``no_server``: no server in time, with Retry-After; nothing was changed.
+    - 500 ``unknown_outcome``: ``outcome`` is ``unknown``.
+    - 409 ``key_in_use``: a request with the same key is running; with Retry-After.
+    - 422 ``key_reused``: the key was used for another request.
+    - 422 ``key_expired``: the key was first used too long ago.
+
+    All other errors, such as a duplicate key, are the application's: a handler for a class of them
+    has precedence.
+
+    Args:
+        app: The application.
+
+    Raises:
+        RuntimeError: It has a handler for ``PyMongoError`` or ``TimeoutError`` already.
+    """
+    for kind in (PyMongoError, TimeoutError):
+        if kind in app.exception_handlers:
+            raise RuntimeError(f"the application has a handler for {kind.__name__} already")
+        app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(ProblemError, _answer)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    del request
+    if isinstance(error, ProblemError):
+        return _response(error.problem)
+    with deadline(None) as limit:
+        problem = problem_of(error, is_over=limit is not None and limit.is_over)
+    if problem is None:
+        raise error
+    return _response(problem)
+
+
+def _response(problem: Problem) -> Response:
+    return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)
+
+
+class CallerKey(KeyOfRequest):
+    """The Idempotency-Key of a request; for :meth:`once`, or ``collection.operation(key=...)``."""
+
+    async def once(
+        self,
+        work: Callable[[RetryMotorClientSession], Awaitable[Any]],
+        *,
+        status_code: int = 200,
+    ) -> Response:
+        """Do the work of a request once, and answer each repetition the same.
+
+        Its writes and its answer are one transaction. Of requests at once one does the work, and
+        the others wait for it. If the work raises, nothing is applied or stored.
+
+        Args:
+            work: Awaited with the session that each of its reads and writes has to be given;
+                returns a response, or what becomes the JSON of one. It may be run more than once.
+            status_code: The status of that one.
+
+        Returns:
+            The response, with ``Idempotent-Replayed: true`` if another request has done the work.
+
+        Raises:
+            IdempotencyConflict: The key was used for another request.
+            KeyInUseError: Another request with the key has not ended before the deadline.
+            DeadlineExceeded: The deadline is over.
+            InvalidOperation: The key was used already, in this request.
+            TypeError: The work returned a response without a body, or one with a background task.
+            Exception: Whatever the work raised.
+        """
+
+        async def stored(session: RetryMotorClientSession) -> dict[str, Any]:
+            answer = await work(session)
+            if not isinstance(answer, Response):
+                answer = JSONResponse(jsonable_encoder(answer), status_code)
+            if not hasattr(answer, "body") or answer.background is not None:
+                raise TypeError("work must return a whole response, without a background task")
+            headers = [list(pair) for pair in answer.raw_headers]
+            return {"status": answer.status_code, "headers": headers, "body": bytes(answer.body)}
+
+        answer = await self.stored(stored)
+        response = Response(answer.value["body"], answer.value["status"])
+        response.raw_headers = [(name, value) for name, value in answer.value["headers"]]
+        if answer.replayed:
+            response.headers[REPLAYED_HEADER] = "true"
+        return response
+
+
+def idempotency_key(
+    *, scope: Callable[..., Any], database: str | None = None, required: bool = True
+) -> Callable[..., Awaitable[CallerKey]]:
+    """Return what gives a request's key: ``Annotated[CallerKey, Depends(idempotency_key(...))]``.
+
+    It is read from the header field Idempotency-Key (draft-ietf-httpapi-idempotency-key-header): a
+    string in quotes, or a token, of at most 255 characters. The key belongs to the caller, and
+    stands for the request's method, path, query and body.
+
+    Args:
+        scope: A dependency that says who calls, as a str, such as a tenant or a user; the keys of
+            two callers are never the same.
+        database: Where answers are kept; None is the database that the URI names.
+        required: Whether a request without a key is answered with 400; it gets a random one if not.
+
+    Returns:
+        The dependency. It raises :class:`ProblemError` (400) for a key that is missing or wrong.
+
+    Raises:
+        TypeError: ``scope`` can't be called.
+    """
+    if not callable(scope):
+        raise TypeError(f"scope must be a callable, not {scope!r}")
+
+    async def key_of_request(
+        request: Request,
+        client: Client,
+        caller: Annotated[Any, Depends(scope)],
+        field: Annotated[str | None, Header(alias=KEY_HEADER)] = None,
+    ) -> CallerKey:
+        del field  # it is for the documentation of the service
+        keys: Keys | None = getattr(request.state, "mongodb_keys", None)
+        if keys is None:
+            raise RuntimeError("there are no keys: mongodb_lifespan(uri, keys=Keys(...)) has them")
+        key = key_of(request.headers.getlist(KEY_HEADER), required=required)
+        if isinstance(key, Problem):
+            raise ProblemError(key.status, key.reason, key.detail)
+        url = request.url
+        stands_for = joined(request.method, url.path, url.query, await request.body())
+        kept = client.get_default_database() if database is None else client[database]
+        return CallerKey(keys, kept, caller, key, stands_for)
+
+    return key_of_request

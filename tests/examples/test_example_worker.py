@@ -1,0 +1,50 @@
+"""Workers in two processes, while the primary and one of them are killed."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+
+from pymongo import WriteConcern
+
+from tests.examples.services import PATIENCE, running
+
+SERVICE = "examples/worker/worker.py"
+JOBS = 600
+AT_ONCE = 4
+
+
+async def test_each_job_once(uri, replica_set, stored_database, tmp_path):
+    """Each job is done, and recorded once; only those of the killed worker were taken again."""
+    jobs = stored_database.get_collection("jobs", write_concern=WriteConcern("majority"))
+    now = datetime.now(UTC)
+    jobs.insert_many(
+        {"_id": n, "state": "waiting", "free_from": now, "number": n} for n in range(JOBS)
+    )
+
+    async def until_done(number: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while jobs.count_documents({"state": "done"}) < min(number, JOBS):
+                await asyncio.sleep(0.05)
+
+    async with AsyncExitStack() as stack:
+        command = (SERVICE, uri, "--at-once", str(AT_ONCE), "--lease", "10")
+        unlucky, *others = [
+            await stack.enter_async_context(running(tmp_path, *command)) for _ in range(2)
+        ]
+        await until_done(JOBS // 10)
+        killed = await replica_set.primary()
+        await replica_set.kill(killed)
+        await replica_set.wait_for_primary(other_than=killed)
+        await until_done(jobs.count_documents({"state": "done"}) + JOBS // 10)
+        await unlucky.kill()
+        await until_done(JOBS)
+
+    found = list(jobs.find())
+    assert {n: n * n for n in range(JOBS)} == {job["_id"]: job["result"] for job in found}
+    # Where the time of a lease was not enough, the worker says so.
+    left = AT_ONCE + sum(worker.log.count("left to others") for worker in (unlucky, *others))
+    assert sum(job["takes"] - 1 for job in found) <= left
+    reported = Counter(line for worker in (unlucky, *others) for line in worker.output.split())
+    assert {1} == set(reported.values())
+    assert JOBS - left <= reported.total() <= JOBS

@@ -1,0 +1,182 @@
+"""One load run: servers, a service before them, clients before that, and faults in the middle."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from pymongo import MongoClient
+
+from aioretry.testing import ReplicaSet
+from aioretry.testing._ports import free_port
+from tests.examples.services import PATIENCE, Process, answers, running
+from tests.load.accounting import Books, Figures, Stored, compare, figures_of
+from tests.load.shoppers import Shopping, Told
+
+Say = Callable[[str], None]
+
+STOCK = {f"sku-{number}": 1_000_000 for number in range(500)}
+_AT_ONCE = 20
+_SHORTEST_ABSENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the services."""
+
+    name: str
+    app: str
+    """Where uvicorn finds it."""
+
+
+OURS = Side("aioretry", "examples.shop.app:app")
+MOTOR = Side("Motor", "tests.load.motor_shop:app")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run is like."""
+
+    folder: Path
+    """For the services' logs."""
+
+    seconds: float = 120.0
+    connections: int = 200
+    processes: int = 2
+    """Of the service."""
+
+    deadline: float = 5.0
+    """The seconds that each request asks for."""
+
+    grace: float = 2.0
+    """How much longer an answer may take to arrive, in seconds; the service's own one is 1."""
+
+    settle: float = 60.0
+    """How long clients repeat undecided requests at the end, in seconds."""
+
+    freezes: bool = True
+    server: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to."""
+
+    name: str
+    figures: Figures
+    books: Books
+
+    @property
+    def kept_the_rules(self) -> bool:
+        """Whether each order is there once, and nobody got a broken or a late answer."""
+        return self.books.is_true and not (self.figures.broken or self.figures.late)
+
+
+async def run(side: Side, options: Options, say: Say) -> Result:
+    """Load a service on a replica set of its own.
+
+    Args:
+        side: The service.
+        options: What the run is like.
+        say: Told what happens when.
+    """
+    async with ReplicaSet(version=options.server) as servers:
+        async with AsyncExitStack() as stack:
+            ports = [free_port() for _ in range(options.processes)]
+            started = [
+                await stack.enter_async_context(_service(side, options, servers.uri, port))
+                for port in ports
+            ]
+            urls = [f"http://127.0.0.1:{port}" for port in ports]
+            await _prepare(urls, started)
+            told = Told()
+            shopping = Shopping(
+                urls,
+                options.connections,
+                options.seconds,
+                options.settle,
+                options.deadline,
+                tuple(STOCK),
+            )
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(shopping.run(told))
+                tasks.create_task(_break(servers, options, told, say))
+        await servers.heal()
+        stored, stock = await asyncio.to_thread(_read, servers.uri)
+    figures = figures_of(
+        told.answers, seconds=options.seconds, deadline=options.deadline, grace=options.grace
+    )
+    books = compare(told.asked, stored, STOCK, stock)
+    return Result(side.name, figures, books)
+
+
+def _service(side: Side, options: Options, uri: str, port: int) -> Any:
+    return running(
+        options.folder,
+        *("-m", "uvicorn", side.app, "--port", str(port)),
+        # Else it closes connections that clients are just about to use.
+        *("--timeout-keep-alive", "300", "--no-access-log"),
+        MONGODB_URI=uri,
+        SHOP_SECRET=_SECRET,
+    )
+
+
+_SECRET = secrets.token_hex(32)
+
+
+async def _prepare(urls: list[str], started: list[Process]) -> None:
+    """Wait until all processes answer, and fill the shelves."""
+    async with aiohttp.ClientSession() as session:
+        for url, process in zip(urls, started, strict=True):
+            async with asyncio.timeout(PATIENCE):
+                while not await answers(session, f"{url}/health"):
+                    assert not process.has_ended, process.log
+                    await asyncio.sleep(0.05)
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def put(sku: str, quantity: int) -> None:
+            async with (
+                limit,
+                session.put(f"{urls[0]}/stock/{sku}", json={"quantity": quantity}) as response,
+            ):
+                response.raise_for_status()
+
+        async with asyncio.TaskGroup() as tasks:
+            for sku, quantity in STOCK.items():
+                tasks.create_task(put(sku, quantity))
+
+
+async def _break(servers: ReplicaSet, options: Options, told: Told, say: Say) -> None:
+    """Kill a primary after a third of the time, and freeze one after two thirds."""
+    await asyncio.sleep(options.seconds / 3)
+    victim = await servers.wait_for_primary()
+    say(f"{told.now:6.1f} s: the primary {victim.address} is killed (SIGKILL)")
+    await servers.kill(victim)
+    await asyncio.sleep(max(_SHORTEST_ABSENCE, options.seconds / 12))
+    await servers.restart(victim)
+    say(f"{told.now:6.1f} s: it is back")
+    if not options.freezes:
+        return
+    await asyncio.sleep(max(0.0, options.seconds * 2 / 3 - told.now))
+    victim = await servers.wait_for_primary()
+    say(f"{told.now:6.1f} s: the primary {victim.address} is frozen (SIGSTOP)")
+    await servers.freeze(victim)
+    await asyncio.sleep(max(_SHORTEST_ABSENCE, options.seconds / 8))
+    await servers.thaw(victim)
+    say(f"{told.now:6.1f} s: it goes on (SIGCONT)")
+
+
+def _read(uri: str) -> tuple[list[Stored], Mapping[str, int]]:
+    """Read all orders and the stock, as the majority has them."""
+    client: MongoClient[dict[str, Any]] = MongoClient(uri, readConcernLevel="majority")
+    with client:
+        orders = [
+            Stored(str(order["_id"]), order["sku"], order["quantity"])
+            for order in client.shop.orders.find()
+        ]
+        stock = {article["_id"]: article["quantity"] for article in client.shop.stock.find()}
+    return orders, stock

@@ -1,0 +1,27 @@
+"""A short load run, with a killed primary in the middle."""
+
+import pytest
+from rich.console import Console
+
+from tests.load.report import print_report
+from tests.load.run import MOTOR, OURS, Options, Side, run
+
+
+@pytest.mark.parametrize("side", [OURS, MOTOR], ids=lambda side: side.name)
+async def test_each_order_once(side: Side, tmp_path, capsys, server_version):
+    """The shop takes each order once and breaks no rule; on Motor it may, and the run shows it."""
+    options = Options(
+        tmp_path, seconds=10.0, connections=20, freezes=False, grace=30.0, server=server_version
+    )
+    faults: list[str] = []
+    result = await run(side, options, faults.append)
+    assert 2 == len(faults), faults
+    assert result.books.accepted > options.connections
+    assert 0 == result.books.undecided
+    assert result.books.is_true
+    print_report(Console(), options, [result])
+    printed = capsys.readouterr().out
+    assert str(result.books.accepted) in printed
+    if side is OURS:
+        assert result.kept_the_rules, printed
+        assert "each order once" in printed

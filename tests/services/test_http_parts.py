@@ -1,0 +1,269 @@
+"""What the modules for web frameworks share: header fields, problem details. Without any server."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pymongo.errors import (
+    AutoReconnect,
+    DuplicateKeyError,
+    ExecutionTimeout,
+    InvalidOperation,
+    NetworkTimeout,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+)
+
+import aioretry.aiohttp as for_aiohttp
+import aioretry.fastapi as for_fastapi
+from aioretry import DeadlineExceeded, Outcome, RetryClient
+from aioretry._http import KeyOfRequest, Limits, Problem, joined, key_of, problem_of, seconds_of
+from aioretry.idempotent import IdempotencyConflict, KeyExpiredError, KeyInUseError, Keys
+
+PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255)
+TOKEN = st.text("!#$%&'*+.^_`|~:/-" + "abcxyzABCXYZ0189", min_size=1, max_size=255)
+SECRET = b"0123456789abcdef"
+
+
+def limits(default=5.0, maximum=30.0, header="X-Time", parse=seconds_of, grace=1.0):
+    """Limits, most of which don't matter."""
+    return Limits(default, maximum, header, parse, grace)
+
+
+@pytest.mark.parametrize("module", [for_aiohttp, for_fastapi], ids=lambda m: m.__name__)
+def test_the_page_names_what_is_public(module):
+    """The page about frameworks mentions every public name."""
+    page = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+    assert [] == [name for name in module.__all__ if not re.search(rf"\b{name}\b", page)]
+
+
+class TestSeconds:
+    @given(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1))
+    def test_reads_decimals(self, whole, fraction):
+        """Digits, with a fraction or without."""
+        assert seconds_of(str(whole)) == whole
+        assert seconds_of(f"{whole}.{fraction}") == float(f"{whole}.{fraction}")
+
+    @given(st.text())
+    def test_reads_nothing_else(self, text):
+        """Anything but ASCII digits and one point is refused, and never read as something."""
+        if all(char in "0123456789." for char in text):
+            return
+        with pytest.raises(ValueError, match="seconds"):
+            seconds_of(text)
+
+    @pytest.mark.parametrize(
+        "text", ["", "-1", "+1", "1e3", "inf", "nan", "1_0", ".5", "5.", " 5", "٣", "1" * 10]
+    )
+    def test_refuses(self, text):
+        """Neither do signs, exponents, infinity or other digits pass."""
+        with pytest.raises(ValueError, match="seconds"):
+            seconds_of(text)
+
+
+class TestLimits:
+    def test_default(self):
+        """A request that asks for nothing has the default."""
+        assert limits().seconds([]) == 5.0
+
+    @given(st.floats(0.001, 1000))
+    def test_maximum(self, asked):
+        """A request gets what it asks for, and never more than the maximum."""
+        assert limits(parse=float).seconds([str(asked)]) == min(asked, 30.0)
+
+    def test_without_a_maximum_it_can_only_shorten(self):
+        """Where there is no maximum, the default is it."""
+        assert limits(maximum=None).seconds(["60"]) == 5.0
+        assert limits(maximum=None).seconds([" 2 "]) == 2.0
+
+    @pytest.mark.parametrize("fields", [["x"], ["0"], [""], ["1", "1"], ["1, 2"]])
+    def test_bad_fields(self, fields):
+        """What can't be read is a problem, and so is a field that is there twice."""
+        problem = limits().seconds(fields)
+        assert isinstance(problem, Problem)
+        assert (problem.status, problem.reason) == (400, "bad_header")
+        assert "X-Time" in problem.detail
+
+    @pytest.mark.parametrize("given", [float("nan"), -1.0, 0.0])
+    def test_what_a_parser_gives_is_looked_at(self, given):
+        """A parser can't make a request last for ever, or for no time."""
+        assert isinstance(limits(parse=lambda text: given).seconds(["1"]), Problem)
+
+    def test_an_endless_time_is_the_maximum(self):
+        """Infinity is more than the maximum."""
+        assert limits(parse=float).seconds(["inf"]) == 30.0
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "text"),
+        [
+            ({"default": None}, TypeError, "default"),
+            ({"default": True}, TypeError, "default"),
+            ({"default": 0}, ValueError, "default"),
+            ({"default": 31}, ValueError, "maximum=30.0"),
+            ({"maximum": float("inf")}, ValueError, "maximum"),
+            ({"maximum": "30"}, TypeError, "maximum"),
+            ({"maximum": -1}, ValueError, "maximum"),
+            ({"header": b"X"}, TypeError, "header"),
+            ({"header": "X: y"}, ValueError, "header"),
+            ({"header": ""}, ValueError, "header"),
+            ({"parse": None}, TypeError, "parse"),
+            ({"grace": 0}, ValueError, "grace"),
+        ],
+    )
+    def test_bad_arguments(self, arguments, error, text):
+        """They are refused at once, by name."""
+        with pytest.raises(error, match=text):
+            limits(**arguments)
+
+
+class TestKey:
+    @given(PRINTABLE)
+    def test_strings(self, key):
+        """A structured field string gives what it was made of (RFC 9651, 4.1.6)."""
+        quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        assert key_of([f" {quoted}\t"], required=True) == key
+
+    @given(TOKEN)
+    def test_tokens(self, key):
+        """A token, such as a UUID without quotes, is itself."""
+        assert key_of([key], required=True) == key
+
+    @given(st.text())
+    def test_anything(self, text):
+        """Whatever is sent gives a key that can be used, or a problem."""
+        found = key_of([text], required=True)
+        if isinstance(found, Problem):
+            assert found.status == 400
+        else:
+            assert 0 < len(found) <= 255
+            assert found.isascii()
+            assert found.isprintable()
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            [""],
+            ['""'],
+            ['"open'],
+            ['a"b'],
+            ["two words"],
+            ["a,b"],
+            ['"a", "b"'],
+            ['"a\\b"'],
+            ['"é"'],
+            ['"a\x7f"'],
+            ['"a"\n'],
+            ["a", "a"],
+            ["a" * 256],
+            ['"' + "a" * 256 + '"'],
+        ],
+    )
+    def test_refuses(self, fields):
+        """No key, more than one, or one that is too long."""
+        problem = key_of(fields, required=False)
+        assert isinstance(problem, Problem)
+        assert (problem.status, problem.reason) == (400, "bad_header")
+
+    def test_missing(self):
+        """Where it is required that is a problem; elsewhere each request is one of its own."""
+        problem = key_of([], required=True)
+        assert isinstance(problem, Problem)
+        assert (problem.status, problem.reason) == (400, "key_missing")
+        assert key_of([], required=False) != key_of([], required=False)
+
+    @given(st.lists(st.binary()), st.lists(st.binary()))
+    def test_joined(self, one, other):
+        """No two lists of parts are joined to the same."""
+        assert (joined(*one) == joined(*other)) == (one == other)
+
+
+class TestKeyOfRequest:
+    async def test_is_used_once(self):
+        """A key that is used twice in one request is refused, but on another collection."""
+        client = RetryClient("mongodb://127.0.0.1:1/?connect=false")
+        database = client["shop"]
+        key = KeyOfRequest(Keys(SECRET, "tests"), database, "me", "key", b"")
+        key.source(database.orders)
+        key.source(database.stock)
+        with pytest.raises(InvalidOperation, match="used already"):
+            key.source(database.orders)
+        with pytest.raises(InvalidOperation, match="used already"):
+            await key.stored(lambda session: None)
+        client.close()
+
+    @pytest.mark.parametrize(("caller", "error"), [("", ValueError), (None, TypeError)])
+    def test_needs_a_caller(self, caller, error):
+        """A scope that says nothing would give all callers the same keys."""
+        with pytest.raises(error, match="scope"):
+            KeyOfRequest(Keys(SECRET, "tests"), None, caller, "key", b"")
+
+
+class TestKeys:
+    @pytest.mark.parametrize(("at_once", "error"), [(0, ValueError), ("1", TypeError)])
+    def test_at_once(self, at_once, error):
+        """How many may work at once is looked at where it is given."""
+        with pytest.raises(error, match="at_once"):
+            Keys(SECRET, "tests", at_once=at_once)
+
+    async def test_once(self):
+        """So are the arguments of a call, before anything is done."""
+        client = RetryClient("mongodb://127.0.0.1:1/?connect=false")
+        keys = Keys(SECRET, "tests")
+        with pytest.raises(TypeError, match="payload"):
+            await keys.once("key", None, database=client.shop, payload="text")
+        with pytest.raises(ValueError, match="key"):
+            await keys.once("", None, database=client.shop)
+        client.close()
+
+
+class TestProblems:
+    def test_body(self):
+        """The members of RFC 9457, and ours."""
+        problem = Problem(503, "no_server", "later", Outcome.NOT_APPLIED, 2)
+        assert problem.headers == {"Retry-After": "2"}
+        assert json.loads(problem.body) == {
+            "type": "about:blank",
+            "title": "Service Unavailable",
+            "status": 503,
+            "detail": "later",
+            "reason": "no_server",
+            "outcome": "not applied",
+        }
+
+    @pytest.mark.parametrize(
+        ("error", "is_over", "status"),
+        [
+            (DeadlineExceeded("late"), False, 504),
+            (NetworkTimeout("late"), False, 504),
+            (ExecutionTimeout("late", 50), False, 504),
+            (ServerSelectionTimeoutError("none"), True, 504),
+            (ServerSelectionTimeoutError("none"), False, 503),
+            (AutoReconnect("lost"), False, 503),
+            (AutoReconnect("lost"), True, 503),
+            (KeyInUseError("running"), True, 409),
+            (IdempotencyConflict("other"), False, 422),
+            (KeyExpiredError("old"), False, 422),
+            (DuplicateKeyError("E11000", 11000), True, None),
+            (OperationFailure("failed validation", 121), False, None),
+            (InvalidOperation("wrong"), False, None),
+            (TimeoutError(), True, None),
+            (ValueError(), True, None),
+        ],
+        ids=repr,
+    )
+    def test_statuses(self, error, is_over, status):
+        """What is known of an error decides; what is the application's is left to it."""
+        problem = problem_of(error, is_over=is_over)
+        assert (problem and problem.status) == status
+
+    def test_unknown_commit(self):
+        """A commit that was not answered leaves the outcome unknown, whatever ended it."""
+        late = DeadlineExceeded("late", {"errorLabels": ["UnknownTransactionCommitResult"]})
+        problem = problem_of(late, is_over=True)
+        assert (problem.status, problem.outcome) == (504, Outcome.UNKNOWN)
+        lost = AutoReconnect("lost", {"errorLabels": ["UnknownTransactionCommitResult"]})
+        problem = problem_of(lost, is_over=False)
+        assert (problem.status, problem.outcome) == (500, Outcome.UNKNOWN)

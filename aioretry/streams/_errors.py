@@ -3,7 +3,13 @@
 from typing import Final
 
 from bson.objectid import ObjectId
-from pymongo.errors import ConnectionFailure, ExecutionTimeout, OperationFailure, PyMongoError
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    ExecutionTimeout,
+    OperationFailure,
+    PyMongoError,
+)
 
 _TOO_LARGE: Final = 10334
 _NO_IMAGE: Final = 47
@@ -93,6 +99,9 @@ def passes_by_itself(exc: BaseException) -> bool:
         return isinstance(exc, LeaseLostError | WatermarkMovedError)
     if isinstance(exc, ConnectionFailure | ExecutionTimeout):
         return True
+    if isinstance(exc, ConfigurationError):
+        # A connection that a server has accepted while it started says so for as long as it lasts.
+        return "Sessions are not supported" in str(exc)
     if not isinstance(exc, PyMongoError):
         return False
     labelled = any(exc.has_error_label(label) for label in _LABELS)

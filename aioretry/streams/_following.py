@@ -19,6 +19,7 @@ from aioretry.streams._leases import Lease, LeaseKind, while_renewed
 from aioretry.streams._pace import Courtesy, Pace
 from aioretry.streams._reading import Read, Reader
 from aioretry.streams._settings import Settings
+from aioretry.streams._sources import check_deployment
 from aioretry.streams._watermarks import Watermark
 
 _log = logging.getLogger("aioretry.streams")
@@ -60,9 +61,13 @@ class Follower:
         """
         owner = new_owner()
         pause = _FIRST_PAUSE
+        is_checked = False
         while True:
             began = time.monotonic()
             try:
+                if not is_checked:
+                    await check_deployment(self.settings.client)
+                    is_checked = True
                 if await self._hold(owner):
                     return
             except PyMongoError as exc:

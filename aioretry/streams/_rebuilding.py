@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 from bson.objectid import ObjectId
@@ -28,7 +28,10 @@ from aioretry.streams._following import new_owner, release
 from aioretry.streams._leases import Lease, LeaseKind, while_renewed
 from aioretry.streams._pace import Courtesy
 from aioretry.streams._settings import Settings
+from aioretry.streams._sources import check_deployment
 from aioretry.streams._watermarks import Watermark, finish, finished, unfinished
+
+T = TypeVar("T")
 
 _log = logging.getLogger("aioretry.streams")
 
@@ -94,10 +97,7 @@ class Rebuild:
 
     async def run(self) -> Progress | None:
         """Take all leases, count, and swap; begin again after what passes by itself."""
-        await self.settings.source.check()
-        await self._check_documents()
-        await self._check_target()
-        session = await self.settings.client.start_session(causal_consistency=False)
+        session = await self._until_it_passes(self._begin)
         try:
             return await while_renewed(
                 self._renew, self.settings.lease_seconds / 4, partial(self._work, session)
@@ -110,9 +110,27 @@ class Rebuild:
     async def _work(self, session: RetryMotorClientSession) -> Progress | None:
         for part in range(self.settings.parts):
             await self._take(part, session)
-        if await self._is_done_by_others():
+        if await self._until_it_passes(self._is_done_by_others):
             return None
-        return await self._count_until_done()
+        return await self._until_it_passes(self._count)
+
+    async def _until_it_passes(self, step: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await step()
+            except PyMongoError as exc:
+                if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
+                    raise
+                _log.info("%s begins again, after a %s", self._owner, type(exc).__name__)
+            await anyio.sleep(_PAUSE)
+
+    async def _begin(self) -> RetryMotorClientSession:
+        await check_deployment(self.settings.client)
+        await self.settings.source.check()
+        await self._check_documents()
+        await self._check_target()
+        session: Any = await self.settings.client.start_session(causal_consistency=False)
+        return cast(RetryMotorClientSession, session)
 
     async def _check_target(self) -> None:
         watermark = await load(self.settings.target, 0)
@@ -153,21 +171,16 @@ class Rebuild:
                 return
             await anyio.sleep(min(_PAUSE, leases.seconds / 4))
 
-    async def _count_until_done(self) -> Progress:
-        while True:
-            try:
-                return await Count(self.settings, self.on_progress, self._renew).run()
-            except PyMongoError as exc:
-                if _is_too_old(exc):
-                    raise SourceError(
-                        "the rebuild took longer than the servers keep a snapshot; raise their "
-                        "parameter minSnapshotHistoryWindowInSeconds (300 by default)"
-                    ) from exc
-                if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
-                    raise
-                told = "%s counts from the beginning again, after a %s"
-                _log.info(told, self._owner, type(exc).__name__)
-            await anyio.sleep(_PAUSE)
+    async def _count(self) -> Progress:
+        try:
+            return await Count(self.settings, self.on_progress, self._renew).run()
+        except OperationFailure as exc:
+            if exc.code != _TOO_OLD:
+                raise
+            raise SourceError(
+                "the rebuild took longer than the servers keep a snapshot; raise their "
+                "parameter minSnapshotHistoryWindowInSeconds (300 by default)"
+            ) from exc
 
     async def _renew(self) -> Timestamp:
         client = self.settings.client
@@ -371,7 +384,3 @@ def _prefix(target: RetryMotorCollection[Any]) -> str:
 
 def _is_not_found(exc: PyMongoError) -> bool:
     return isinstance(exc, OperationFailure) and exc.code == _NOT_FOUND
-
-
-def _is_too_old(exc: PyMongoError) -> bool:
-    return isinstance(exc, OperationFailure) and exc.code == _TOO_OLD

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from bson.objectid import ObjectId
 from pymongo.results import InsertOneResult
 
-from aioretry import RetryMotorClientSession, RetryMotorCollection
+from aioretry import RetryClient, RetryMotorClientSession, RetryMotorCollection
 from aioretry.streams._changes import Change, ChangeKind, Position
 from aioretry.streams._errors import SourceChangedError, SourceError
 
@@ -275,6 +275,17 @@ async def append(
         PyMongoError: As for ``insert_one``.
     """
     return await queue.insert_one(entry(kind, key, before=before, after=after), session=session)
+
+
+async def check_deployment(client: RetryClient[Any]) -> None:
+    """Look whether there are change streams.
+
+    Raises:
+        SourceError: The server is a standalone one.
+    """
+    hello = await client.admin.command("isMaster")
+    if "setName" not in hello and hello.get("msg") != "isdbgrid":
+        raise SourceError("a standalone server has no change streams: make it a replica set")
 
 
 def _kind_of(event: Mapping[str, Any], name: str) -> ChangeKind:

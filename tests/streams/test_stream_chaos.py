@@ -25,6 +25,7 @@ from tests.streams.workers import ended, start
 SECONDS = float(os.environ.get("AIORETRY_STREAM_SECONDS", "20"))
 SEEDS = [int(seed) for seed in os.environ.get("AIORETRY_STREAM_SEEDS", "1").split(",")]
 KEYS, TAGS, WRITERS, WORKERS, AT_ONCE = 300, 60, 4, 2, 3
+ELECTION = 120.0  # seconds; servers that have just begun vote late
 CALM = 90.0  # seconds in which the workers catch up once nothing is broken any more
 
 
@@ -156,19 +157,19 @@ class Chaos:
     async def primary(self) -> None:
         """Kill, freeze or depose the primary."""
         async with self.one_primary:
-            primary = await self.set.wait_for_primary()
+            primary = await self.set.wait_for_primary(ELECTION)
             match self.rng.randrange(3):
                 case 0:
                     await self.set.kill(primary)
-                    await self.set.wait_for_primary(other_than=primary)
+                    await self.set.wait_for_primary(ELECTION, other_than=primary)
                     await self.set.restart(primary)
                 case 1:
                     await self.set.freeze(primary)
-                    await self.set.wait_for_primary(other_than=primary)
+                    await self.set.wait_for_primary(ELECTION, other_than=primary)
                     await self.set.thaw(primary)
                 case 2:
                     await self.set.step_down(seconds=2.0)
-                    await self.set.wait_for_primary()
+                    await self.set.wait_for_primary(ELECTION)
 
     async def rebuild(self) -> None:
         """Rebuild, and wait for it."""

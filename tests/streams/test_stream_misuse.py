@@ -13,6 +13,7 @@ from aioretry.streams import (
     QueueSource,
     SourceError,
 )
+from aioretry.testing import Standalone
 from tests.streams.tagging import animal, by_tag, of_change_stream
 
 
@@ -139,3 +140,13 @@ async def test_a_queue_that_forgets(collection, target):
     source = QueueSource(collection, keeps_all=True)
     with pytest.raises(SourceError, match="its index 'at_1' has a TTL"):
         await Aggregator("forgets", source, by_tag, target).rebuild()
+
+
+async def test_a_standalone_server():
+    """It has no change streams, and that is said at once."""
+    async with Standalone() as server, RetryClient(server.uri) as client:
+        zoo = client.zoo
+        aggregator = of_change_stream(zoo.animals, zoo.tags)
+        for attempt in (aggregator.run, aggregator.rebuild):
+            with pytest.raises(SourceError, match="make it a replica set"):
+                await attempt()

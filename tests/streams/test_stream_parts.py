@@ -279,6 +279,7 @@ class TestErrors:
             labelled("TransientTransactionError"),
             labelled("ResumableChangeStreamError"),
             LeaseLostError("lost"),
+            ConfigurationError("Sessions are not supported by this MongoDB deployment"),
         ],
         ids=repr,
     )

@@ -109,11 +109,10 @@ async def test_a_session_that_was_not_given_back(
     ):
         worker.cancel()
         await asyncio.wait([worker])
-    assert await records.find_one({"_id": record["_id"], "session": record["session"]})
-    client = slow.client
-    for _ in range(5):
-        async with await client.start_session() as session:
-            assert session.session_id != record["session"]
+        assert await records.find_one({"_id": record["_id"], "session": record["session"]})
+        for _ in range(5):
+            async with await slow.client.start_session() as session:
+                assert session.session_id != record["session"]
 
 
 async def test_one_rebuild_for_many(documents, target, fresh, tags):

@@ -100,7 +100,8 @@ async def compare(client: RetryClient, options: argparse.Namespace, say: Any) ->
     await change(documents, options, rng, touched=1)
     say("following")
     moved = await moved_buckets(aggregator, target)
-    costs.append(Cost("followed", options.updates, *moved))
+    (part,) = (await aggregator.status()).parts
+    costs.append(Cost("followed", part.changes, *moved))
     say("counting")
     started = time.perf_counter()
     await documents.aggregate([*COUNT, {"$out": "fresh"}], allowDiskUse=True).to_list(None)

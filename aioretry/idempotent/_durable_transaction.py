@@ -7,7 +7,9 @@ from typing import Any
 import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
+from pymongo import ReadPreference
 from pymongo.errors import DocumentTooLarge, DuplicateKeyError, InvalidOperation, PyMongoError
+from pymongo.read_concern import ReadConcern
 
 from aioretry import (
     DeadlineExceeded,
@@ -143,7 +145,12 @@ class Transaction:
 
     async def _run(self) -> None:
         async with await self._database.client.start_session() as session:
-            await session.with_transaction(self._serve, write_concern=MAJORITY)
+            await session.with_transaction(
+                self._serve,
+                read_concern=ReadConcern("majority"),
+                write_concern=MAJORITY,
+                read_preference=ReadPreference.PRIMARY,
+            )
 
     async def _serve(self, session: RetryMotorClientSession) -> None:
         self._is_stored = False

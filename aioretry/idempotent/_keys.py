@@ -50,7 +50,8 @@ class Keys:
 
     Args:
         secret: At least 16 bytes that no one else knows: who knows it can make the servers take a
-            write for another one. The same in all processes.
+            write for another one. The same in all processes. Another secret, or another namespace,
+            makes all keys new: what was done under them is done again.
         namespace: Tells services, or tenants, apart that share the secret.
         fingerprints: Which writes have records: ``all``, or ``find_one_and`` only those whose reply
             holds a document. Without one, another kind is refused by the server only where replies
@@ -62,7 +63,9 @@ class Keys:
             key is as good as new: the write is applied again.
         durable_records: The collection of the records of durable keys.
         answer_records: The collection of the answers of :meth:`once`.
-        durable_seconds: How long these two are kept, an hour at least.
+        durable_seconds: How long these two are kept, an hour at least. As for ``keep_seconds``,
+            another value is refused by the server (code 85) while the index has the old one;
+            ``collMod`` changes that.
         per_second: How many writes with keys this object lets through a second; the others wait.
             A cluster has room for a million sessions, and forgets one that was ended within five
             minutes by default.
@@ -134,16 +137,26 @@ class Keys:
     ) -> OnceAnswer:
         """Do something once, and give every call with the same key the same answer.
 
-        What the work writes, in any collections, and its answer are one transaction. Calls with the
-        same key at once wait for each other. After a transient error the work is done again inside
-        the call. If it raises, nothing is applied, nothing is stored, and the key is as good as
-        new. All of it obeys a surrounding deadline, waiting for other calls included.
+        What the work writes, in any collections, and its answer are one transaction, with read and
+        write concern "majority" and on the primary whatever the client's defaults are. After a
+        transient error the work is done again inside the call (transactions-convenient-api). If it
+        raises, nothing is applied, nothing is stored, and the key is as good as new.
+
+        Calls with the same key at once wait for each other. A call that waits for another process
+        keeps no other keys from their turn; if that process has died, it waits until the server has
+        aborted its transaction.
+
+        All of it obeys a surrounding deadline, waiting for other calls included. Work that is still
+        running half a second after it is cancelled. Without a deadline, another process is waited
+        for at most 120 seconds.
 
         Args:
             key: What tells it from others. It is neither sent nor logged.
             work: Does it, and returns the answer as a document; awaited with a session that is in a
                 transaction, which has to be given to each of its reads and writes. It may be run
-                more than once, so that nothing else may happen in it.
+                more than once, so that nothing else may happen in it. It must let the errors of its
+                commands out: one that it catches, such as a DuplicateKeyError, has aborted the
+                transaction all the same.
             database: Where the answer is kept; its client does the work.
             payload: What the key stands for, such as a request's body. Only a fingerprint is kept.
 
@@ -156,6 +169,10 @@ class Keys:
             DeadlineExceeded: The time is over. With the label ``UnknownTransactionCommitResult``
                 the work may be done; repeating the call with the same key tells.
             DocumentTooLarge: The answer has more than 15 MiB; nothing is applied.
+            InvalidOperation: The call is made by another one's work; or the server had aborted the
+                transaction three times in a row before the work was done, because the work caught
+                an error, or took longer than ``transactionLifetimeLimitSeconds``. Nothing is
+                applied.
             TypeError: An argument is of another type.
             ValueError: ``key`` is empty.
             Exception: Whatever the work raised.

@@ -1,17 +1,28 @@
 """Work that is done once for a key: its writes and its answer in one transaction."""
 
 import asyncio
+import random
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio
 import bson
-from pymongo.errors import DocumentTooLarge, DuplicateKeyError, OperationFailure, PyMongoError
+from pymongo import ReadPreference
+from pymongo.errors import (
+    DocumentTooLarge,
+    DuplicateKeyError,
+    InvalidOperation,
+    OperationFailure,
+    PyMongoError,
+)
+from pymongo.read_concern import ReadConcern
 
 from aioretry import (
+    Deadline,
     DeadlineExceeded,
     RetryClient,
     RetryMotorClientSession,
@@ -25,13 +36,25 @@ from aioretry.idempotent._keys_records import MAJORITY, Records
 
 Work: TypeAlias = Callable[[RetryMotorClientSession], Awaitable[Mapping[str, Any]]]
 
+# Between looks at a key that another process has: a random part, growing, of at most the second.
 _PAUSE = 0.05
+_LONGEST_PAUSE = 0.5
+# For how many seconds another process is waited for where there is no deadline.
+_PATIENCE = 120.0
 _MOST_BYTES = 15 * 2**20
 _WRITE_CONFLICT = 112
+_NO_SUCH_TRANSACTION = 251
 _UNKNOWN = "UnknownTransactionCommitResult"
-# How long an error about the deadline is waited for that says more.
+# How long an error about the deadline is waited for that says more, and then for the abort.
 _GRACE = 0.5
+# A failover loses one transaction; what loses several in a row is the work.
+_MOST_LOST = 3
 _IN_USE = "another call with this key has not ended yet; repeat this one later"
+_LOST = (
+    f"the server had aborted the transaction {_MOST_LOST} times in a row before its work was done, "
+    "and nothing is applied: the work must let the errors of its commands out, and must not take "
+    "longer than transactionLifetimeLimitSeconds"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +79,11 @@ class Turns:
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
-        self._places: WeakKeyDictionary[RetryClient[Any], asyncio.Semaphore] = WeakKeyDictionary()
-        self._keys: WeakValueDictionary[tuple[int, bytes], asyncio.Lock] = WeakValueDictionary()
+        # By identity: clients of the same servers are equal, also those of two event loops.
+        self._places: dict[int, asyncio.Semaphore] = {}
+        self._keys: weakref.WeakValueDictionary[tuple[int, bytes], asyncio.Lock] = (
+            weakref.WeakValueDictionary()
+        )
 
     @asynccontextmanager
     async def turn(self, client: RetryClient[Any], key: bytes) -> AsyncIterator[None]:
@@ -67,12 +93,19 @@ class Turns:
             KeyInUseError: Another call with the key has not ended in time.
             DeadlineExceeded: Other calls have not ended in time.
         """
-        place = self._places.setdefault(client, asyncio.Semaphore(self._at_once))
+        place = self._place(client)
         own = self._keys.setdefault((id(client), key), asyncio.Lock())
         async with _before_deadline(own, KeyInUseError(_IN_USE)):
             late = DeadlineExceeded("the deadline is over; too many calls were before this one")
             async with _before_deadline(place, late):
                 yield
+
+    def _place(self, client: RetryClient[Any]) -> asyncio.Semaphore:
+        number = id(client)
+        if number not in self._places:
+            self._places[number] = asyncio.Semaphore(self._at_once)
+            weakref.finalize(client, self._places.pop, number)
+        return self._places[number]
 
 
 @asynccontextmanager
@@ -93,6 +126,7 @@ async def _before_deadline(
 
 
 _running: set["asyncio.Task[OnceAnswer]"] = set()
+_is_inside: ContextVar[bool] = ContextVar("aioretry_is_inside_once", default=False)
 
 
 def _forget(task: "asyncio.Task[OnceAnswer]") -> None:
@@ -103,6 +137,10 @@ def _forget(task: "asyncio.Task[OnceAnswer]") -> None:
 
 class _TakenError(Exception):
     """Another call has committed the record; never leaves this module."""
+
+
+class _BlockedError(Exception):
+    """Another call has written the record and not committed it; never leaves this module."""
 
 
 class OnceCall:
@@ -134,9 +172,17 @@ class OnceCall:
         self._work = work
         self._is_blocked = False
         self._is_committing = False
+        self._lost = 0
+        self._patience: Deadline | None = None
+        self._pause = _PAUSE
 
     async def run(self) -> OnceAnswer:
         """Do the work and store its answer, or give the answer that is stored."""
+        if _is_inside.get():
+            raise InvalidOperation(
+                "once() can't be used in the work of another once(): it is no part of that "
+                "transaction, and the two could wait for each other"
+            )
         with deadline(None) as limit:
             timeout = limit.remaining() + _GRACE if limit and limit.is_limited else None
         # In a task of its own, because aborting a transaction takes its time where servers hang.
@@ -145,21 +191,46 @@ class OnceCall:
         task.add_done_callback(_forget)
         try:
             await asyncio.wait({task}, timeout=timeout)
+            if task.done():
+                return task.result()
+            task.cancel()  # of work that does not obey the deadline
+            await asyncio.wait({task}, timeout=_GRACE)
         except asyncio.CancelledError:
             task.cancel()
             raise
-        if task.done():
+        if task.done() and not task.cancelled():
             return task.result()
         raise self._late()
 
     async def _run(self) -> OnceAnswer:
         records = await self._records.of(self._database)
         client = cast(RetryClient[Any], self._database.client)
-        try:
-            async with self._turns.turn(client, self._id):
-                return OnceAnswer(await self._execute(records), replayed=False)
-        except _TakenError:
-            return OnceAnswer(await self._stored(records), replayed=True)
+        while True:
+            try:
+                async with self._turns.turn(client, self._id):
+                    return OnceAnswer(await self._execute(records), replayed=False)
+            except _TakenError:
+                # It may not be visible to the majority yet; or it is gone by now, or never will be.
+                stored = await self._find(records)
+                if stored is not None:
+                    return OnceAnswer(stored, replayed=True)
+            except _BlockedError:
+                pass
+            self._is_blocked = True
+            await self._wait()
+
+    async def _wait(self) -> None:
+        # Without a turn or a transaction: the other call may have died, which is noticed late.
+        if self._patience is None:
+            with deadline(None) as limit:
+                limited = limit is not None and limit.is_limited
+            self._patience = limit if limit and limited else Deadline.after(_PATIENCE)
+        left = self._patience.remaining()
+        pause = self._pause * random.uniform(0.5, 1.0)
+        self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
+        await anyio.sleep(min(pause, left))
+        if pause >= left:
+            raise KeyInUseError(_IN_USE)
 
     def _late(self) -> PyMongoError:
         if self._is_blocked:
@@ -171,26 +242,23 @@ class OnceCall:
         async def serve(session: RetryMotorClientSession) -> bytes:
             self._is_committing = False
             await self._claim(records, session)
-            answer = bson.encode(await self._work(session))
-            if len(answer) > _MOST_BYTES:
-                raise DocumentTooLarge(
-                    f"an answer that is stored must not have more than {_MOST_BYTES} bytes: "
-                    f"{len(answer)}; nothing is applied"
-                )
-            await records.update_one(
-                {"_id": self._id},
-                {
-                    "$set": {"payload": self._fingerprint, "answer": answer},
-                    "$currentDate": {"at": True},
-                },
-                session=session,
-            )
+            try:
+                answer = await self._answer(records, session)
+            except PyMongoError as exc:
+                self._require_sense(exc)
+                raise
             self._is_committing = True
             return answer
 
         try:
             async with await self._database.client.start_session() as session:
-                return bson.decode(await session.with_transaction(serve, write_concern=MAJORITY))
+                answer: bytes = await session.with_transaction(
+                    serve,
+                    read_concern=ReadConcern("majority"),
+                    write_concern=MAJORITY,
+                    read_preference=ReadPreference.PRIMARY,
+                )
+                return bson.decode(answer)
         except PyMongoError as exc:
             if exc.timeout and self._is_blocked:
                 raise KeyInUseError(_IN_USE) from exc
@@ -199,22 +267,52 @@ class OnceCall:
     async def _claim(
         self, records: RetryMotorCollection[dict[str, Any]], session: RetryMotorClientSession
     ) -> None:
-        # A write conflict says that another call has the record and is not done.
         try:
             await records.insert_one({"_id": self._id}, session=session)
         except DuplicateKeyError:
             raise _TakenError from None
         except OperationFailure as exc:
-            self._is_blocked = exc.code == _WRITE_CONFLICT
+            # Its label would begin the transaction anew at once, and keep the turn.
+            if exc.code == _WRITE_CONFLICT:
+                raise _BlockedError from None
             raise
         self._is_blocked = False
 
-    async def _stored(self, records: RetryMotorCollection[dict[str, Any]]) -> Mapping[str, Any]:
-        while True:
-            record = await records.find_one({"_id": self._id})
-            if record is not None:
-                break
-            await anyio.sleep(_PAUSE)  # it is not visible to the majority yet
+    async def _answer(
+        self, records: RetryMotorCollection[dict[str, Any]], session: RetryMotorClientSession
+    ) -> bytes:
+        token = _is_inside.set(True)
+        try:
+            answer = bson.encode(await self._work(session))
+        finally:
+            _is_inside.reset(token)
+        if len(answer) > _MOST_BYTES:
+            raise DocumentTooLarge(
+                f"an answer that is stored must not have more than {_MOST_BYTES} bytes: "
+                f"{len(answer)}; nothing is applied"
+            )
+        await records.update_one(
+            {"_id": self._id},
+            {
+                "$set": {"payload": self._fingerprint, "answer": answer},
+                "$currentDate": {"at": True},
+            },
+            session=session,
+        )
+        return answer
+
+    def _require_sense(self, error: PyMongoError) -> None:
+        is_lost = isinstance(error, OperationFailure) and error.code == _NO_SUCH_TRANSACTION
+        self._lost = self._lost + 1 if is_lost else 0
+        if self._lost == _MOST_LOST:
+            raise InvalidOperation(_LOST) from error
+
+    async def _find(
+        self, records: RetryMotorCollection[dict[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        record = await records.find_one({"_id": self._id})
+        if record is None:
+            return None
         if record["payload"] != self._fingerprint:
             raise IdempotencyConflict("this key was used with another payload before")
         return bson.decode(record["answer"])

@@ -56,6 +56,17 @@ class TestReplays:
         assert [first, first] == [await order(other, key), await order(collection, key)]
         require_one_order(stored)
 
+    @pytest.mark.parametrize(
+        "options",
+        [{"readPreference": "secondaryPreferred"}, {"readConcernLevel": "linearizable"}],
+        ids=["read preference", "read concern"],
+    )
+    async def test_other_defaults(self, replica_set, collection, key, stored, options):
+        """The client's defaults, which a transaction can't have, are not the transaction's."""
+        async with RetryClient(replica_set.uri, **options) as client:
+            await order(keyed_collection(client, collection.name), key)
+        require_one_order(stored)
+
     @pytest.mark.parametrize("name", WRITES)
     async def test_every_kind(self, seeded, other, key, name, stored):
         """Each kind of write is answered with the first reply."""

@@ -133,6 +133,16 @@ class TestStillRunning:
         assert len(facts([await first, await services[1].post("/once", headers=key)])) == 1
         assert (gate.runs, stored.count_documents({})) == (1, 1)
 
+    async def test_hung_work(self, start, key, scene, stored):
+        """Work that does not end is given up with the request, and its key can be used again."""
+        service = await start()
+        good, scene.work = scene.work, Gate(scene.work)
+        answer = await service.post("/once", headers={**key, "X-Request-Timeout": "2"})
+        assert (answer.status_code, answer.json()["reason"]) == (504, "deadline_exceeded")
+        scene.work = good
+        assert (await service.post("/once", headers=key)).status_code == 201
+        assert stored.count_documents({}) == 1
+
     async def test_unknown_commit(self, start, key, faults, stored):
         """A commit that is not answered in time leaves it open; the key tells later."""
         service = await start()

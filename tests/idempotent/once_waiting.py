@@ -1,0 +1,23 @@
+"""What a process runs that is killed while the work of its keys waits."""
+
+import asyncio
+
+from aioretry import RetryClient
+from aioretry.idempotent import Keys
+from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
+
+
+async def wait_in_work(uri: str, *, name: str, keys: list[str]) -> None:
+    """Do work for some keys that writes and never ends; print a line when all have written."""
+    async with RetryClient(uri) as client, Keys(SECRET, NAMESPACE) as made:
+        collection = keyed_collection(client, name)
+        written = []
+
+        async def work(session):
+            written.append(await collection.insert_one({"by": "the dead"}, session=session))
+            if len(written) == len(keys):
+                print("written", flush=True)
+            await asyncio.Event().wait()
+
+        database = collection.database
+        await asyncio.gather(*(made.once(key, work, database=database) for key in keys))

@@ -8,13 +8,14 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from pymongo.errors import (
     ConnectionFailure,
     ExecutionTimeout,
     InvalidOperation,
     NetworkTimeout,
+    OperationFailure,
     PyMongoError,
     ServerSelectionTimeoutError,
 )
@@ -52,11 +53,19 @@ _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)  # RFC 9110, 
 _STRING = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"', re.ASCII)  # RFC 9651, 3.3.3
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z:/-]+", re.ASCII)
 _UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+_OVERLOADED = "SystemOverloadedError"
+_WITHOUT_BODY = frozenset({204, 205, 304})
+_CHUNK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What an answer says that is no success (RFC 9457)."""
+    """What an answer says that is no success (RFC 9457).
+
+    Raises:
+        TypeError: The status is no int.
+        ValueError: The status is not one of an error, from 400 to 599.
+    """
 
     status: int
     reason: str
@@ -66,6 +75,12 @@ class Problem:
     outcome: Outcome | None = None
     retry_after: int | None = None
     """Seconds."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.status, bool) or not isinstance(self.status, int):
+            raise TypeError(f"status must be an int, not {self.status!r}")
+        if not 400 <= self.status <= 599:
+            raise ValueError(f"status must be from 400 to 599, not {self.status!r}")
 
     @property
     def headers(self) -> dict[str, str]:
@@ -77,11 +92,12 @@ class Problem:
         """The answer's body."""
         members: dict[str, object] = {
             "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
             "reason": self.reason,
         }
+        if self.status in set(HTTPStatus):
+            members["title"] = HTTPStatus(self.status).phrase
         if self.outcome is not None:
             members["outcome"] = self.outcome.value
         return json.dumps(members).encode()
@@ -91,10 +107,13 @@ def problem_of(error: BaseException, *, is_over: bool) -> Problem | None:
     """Return what an exception means to the caller of a service, None if that is not known here.
 
     Args:
-        error: What a handler has raised.
+        error: What a handler has raised. A group means something if all in it mean the same.
         is_over: Whether the request's deadline is over.
     """
     match error:
+        case BaseExceptionGroup():
+            problems = {problem_of(each, is_over=is_over) for each in error.exceptions}
+            return problems.pop() if len(problems) == 1 else None
         case KeyInUseError():
             detail = "a request with this Idempotency-Key is still running; repeat this one later"
             return Problem(409, "key_in_use", detail, retry_after=_RETRY_AFTER)
@@ -120,10 +139,26 @@ def _problem_of_write(
     if outcome is Outcome.UNKNOWN:
         detail = "the database did not say whether this request has changed anything"
         return Problem(500, "unknown_outcome", detail, outcome)
-    if isinstance(error, ConnectionFailure):
-        detail = "the database can't be reached; repeat the request later"
-        return Problem(503, "no_server", detail, outcome, _RETRY_AFTER)
-    return None
+    if not isinstance(error, ConnectionFailure) and not _is_refused(error):
+        return None
+    if outcome is Outcome.APPLIED or _is_partly_applied(error):
+        detail = "the database failed when a part of what was to be written was there"
+        return Problem(500, "partly_applied", detail)
+    if _is_refused(error):
+        detail = "the database has too much to do; repeat the request later"
+        return Problem(503, "overloaded", detail, outcome, _RETRY_AFTER)
+    detail = "the database can't be reached; repeat the request later"
+    return Problem(503, "no_server", detail, outcome, _RETRY_AFTER)
+
+
+def _is_refused(error: BaseException) -> bool:
+    # By a server that has too much to do (client-backpressure, "Overload retry policy").
+    return isinstance(error, OperationFailure) and error.has_error_label(_OVERLOADED)
+
+
+def _is_partly_applied(error: BaseException) -> bool:
+    partial = partial_result_of(error)
+    return partial is not None and Outcome.APPLIED in partial.outcomes
 
 
 def deadline_exceeded(outcome: Outcome | None) -> Problem:
@@ -191,7 +226,7 @@ class Limits:
         try:
             (field,) = fields
             return _positive(self.header, min(self._parse(field.strip(" \t")), self._maximum))
-        except ValueError:
+        except (ValueError, ArithmeticError):
             return Problem(400, "bad_header", f"the header field {self.header} can't be read")
 
 
@@ -229,9 +264,27 @@ def key_of(fields: Sequence[str], *, required: bool) -> str | Problem:
 
 
 def joined(*parts: str | bytes) -> bytes:
-    """Join parts so that no other parts give the same."""
-    encoded = [part.encode() if isinstance(part, str) else part for part in parts]
+    """Join parts so that no other parts give the same, whatever bytes they were decoded from."""
+    encoded = [
+        part.encode(errors="surrogatepass") if isinstance(part, str) else part for part in parts
+    ]
     return b"".join(len(part).to_bytes(8, "big") + part for part in encoded)
+
+
+def digest_of(file: IO[bytes]) -> bytes:
+    """Return what stands for a file's content, and leave the file where it is."""
+    position = file.tell()
+    file.seek(0)
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    file.seek(position)
+    return digest.digest()
+
+
+def has_body(status: int) -> bool:
+    """Tell whether an answer of this status has a body (RFC 9110, 15)."""
+    return status >= 200 and status not in _WITHOUT_BODY
 
 
 class KeyOfRequest:

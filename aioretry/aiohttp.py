@@ -9,6 +9,7 @@ import anyio
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
+from pymongo.errors import PyMongoError
 
 from aioretry import Deadline, RetryClient, RetryMotorClientSession, deadline, outcome_of
 from aioretry._http import (
@@ -21,6 +22,8 @@ from aioretry._http import (
     Parse,
     Problem,
     deadline_exceeded,
+    digest_of,
+    has_body,
     joined,
     key_of,
     problem_of,
@@ -97,7 +100,8 @@ def deadline_middleware(
     """Return what sets a deadline for all that is done for a request; reads and writes obey it.
 
     What does not obey is cancelled some time after the deadline, if the response has not begun by
-    then, and 504 is answered.
+    then, and 504 is answered. A stream has what is left of the time. What asks for a websocket has
+    no deadline.
 
     Args:
         default: Seconds for a request that asks for nothing.
@@ -115,10 +119,12 @@ def deadline_middleware(
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if web.WebSocketResponse().can_prepare(request):
+            return await handler(request)
         seconds = limits.seconds(request.headers.getall(limits.header, []))
         if isinstance(seconds, Problem):
             return _response(seconds)
-        outcome = None
+        cancelled: asyncio.CancelledError | None = None
         with anyio.CancelScope() as cancelling:
 
             def cancel() -> None:
@@ -131,11 +137,15 @@ def deadline_middleware(
                     request[_DEADLINE] = limit
                     return await handler(request)
             except asyncio.CancelledError as exc:
-                outcome = outcome_of(exc)
+                cancelled = exc
                 raise
             finally:
                 timer.cancel()
-        return _response(deadline_exceeded(outcome))
+        if _has_begun(request):  # it did so when it was cancelled; only its server can break it off
+            raise TimeoutError(
+                "the time of a request was over, and it answered then"
+            ) from cancelled
+        return _response(deadline_exceeded(None if cancelled is None else outcome_of(cancelled)))
 
     return middleware
 
@@ -144,10 +154,14 @@ class ProblemError(Exception):
     """Raised in a handler, :func:`problem_middleware` answers it with problem details (RFC 9457).
 
     Args:
-        status: The status code.
+        status: The status code, from 400 to 599.
         reason: What it is, for programs.
         detail: What it is, for people.
         retry_after: Seconds after which to repeat the request, or None.
+
+    Raises:
+        TypeError: ``status`` is no int.
+        ValueError: ``status`` is out of range.
     """
 
     def __init__(
@@ -161,14 +175,15 @@ class ProblemError(Exception):
 async def problem_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer what databases raise with problem details (RFC 9457); as the page on frameworks says.
 
-    All other errors, such as a duplicate key, are the application's. So are those of a response
-    that has begun.
+    All other errors, such as a duplicate key, are the application's, and so is whatever it raises
+    in their place, such as ``web.HTTPConflict``. So are those of a response that has begun. A group
+    of errors is answered if all in it would be answered the same.
     """
     try:
         return await handler(request)
     except ProblemError as exc:
         problem = exc.problem
-    except Exception as exc:
+    except (PyMongoError, TimeoutError, ExceptionGroup) as exc:
         limit: Deadline | None = request.get(_DEADLINE)
         found = problem_of(exc, is_over=limit is not None and limit.is_over)
         if found is None or _has_begun(request):
@@ -199,13 +214,15 @@ class CallerKey(KeyOfRequest):
         """Do the work of a request once, and answer each repetition the same.
 
         Its writes and its answer are one transaction. Of requests at once one does the work, and
-        the others wait for it. If the work raises, nothing is applied or stored.
+        the others wait for it. If the work raises, nothing is applied or stored; whatever it
+        returns is, a response with the status of an error too. Errors of the database have to
+        leave the work: they have ended its transaction.
 
         Args:
             work: Awaited with the session that each of its reads and writes has to be given;
                 returns a ``web.Response``, or what becomes the JSON of one. It may be run more than
                 once.
-            status: The status of that one.
+            status: The status of that one. With 204, 205 or 304 there is no body.
 
         Returns:
             The response, with ``Idempotent-Replayed: true`` if another request has done the work.
@@ -214,7 +231,8 @@ class CallerKey(KeyOfRequest):
             IdempotencyConflict: The key was used for another request.
             KeyInUseError: Another request with the key has not ended before the deadline.
             DeadlineExceeded: The deadline is over.
-            InvalidOperation: The key was used already, in this request.
+            InvalidOperation: The key was used already, in this request; or the work has caught an
+                error of the database, or was called within other work. Nothing is applied.
             TypeError: The work returned a response without a whole body.
             Exception: Whatever the work raised.
         """
@@ -225,8 +243,8 @@ class CallerKey(KeyOfRequest):
                 answer = web.json_response(answer, status=status)
             if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes | None):
                 raise TypeError("work must return a response whose body is text or bytes")
-            headers = [[name, value] for name, value in answer.headers.items()]
-            return {"status": answer.status, "headers": headers, "body": answer.body or b""}
+            body = (answer.body or b"") if has_body(answer.status) else b""
+            return {"status": answer.status, "headers": _headers_of(answer), "body": body}
 
         answer = await self.stored(stored)
         headers = [(name, value) for name, value in answer.value["headers"]]
@@ -235,6 +253,14 @@ class CallerKey(KeyOfRequest):
         return web.Response(
             body=answer.value["body"], status=answer.value["status"], headers=CIMultiDict(headers)
         )
+
+
+def _headers_of(answer: web.Response) -> list[list[str]]:
+    headers = [[name, value] for name, value in answer.headers.items()]
+    if not has_body(answer.status):
+        of_a_body = {"content-length", "content-type"}
+        headers = [pair for pair in headers if pair[0].lower() not in of_a_body]
+    return headers + [["Set-Cookie", cookie.OutputString()] for cookie in answer.cookies.values()]
 
 
 def idempotency_key(
@@ -247,16 +273,21 @@ def idempotency_key(
 
     It is read from the header field Idempotency-Key (draft-ietf-httpapi-idempotency-key-header): a
     string in quotes, or a token, of at most 255 characters. The key belongs to the caller, and
-    stands for the request's method, path, query and body.
+    stands for the request's method, path, query and body; for the fields and files of a form that
+    has several parts (``multipart/form-data``).
 
     Args:
         scope: Says who calls, such as a tenant or a user; the keys of two callers are never the
-            same.
+            same. It has to be somebody whom you have authenticated: whoever can say that they are
+            another one gets the answers of that one.
         database: Where answers are kept; None is the database that the URI names.
         required: Whether a request without a key is answered with 400; it gets a random one if not.
 
     Returns:
-        A function that raises :class:`ProblemError` (400) for a key that is missing or wrong.
+        A function that raises :class:`ProblemError` (400) for a key that is missing or wrong, and
+        for a form that can't be read, and RuntimeError for a body of which something was read that
+        can't be read again: ask for the key first, or read by ``request.read()`` or
+        ``request.post()``.
 
     Raises:
         TypeError: ``scope`` can't be called.
@@ -273,9 +304,38 @@ def idempotency_key(
         if isinstance(key, Problem):
             raise ProblemError(key.status, key.reason, key.detail)
         url = request.rel_url
-        body = await request.read()
+        body = await _body_of(request)
         stands_for = joined(request.method, url.raw_path, url.raw_query_string, body)
         kept = client.get_default_database() if database is None else client[database]
         return CallerKey(keys, kept, caller, key, stands_for)
 
     return key_of_request
+
+
+async def _body_of(request: web.Request) -> bytes:
+    if request.content_type == "multipart/form-data":
+        return await _form_of(request)
+    body = await request.read()
+    if request.body_exists and request.content.total_bytes > len(body):
+        raise RuntimeError(
+            "the body of the request was read already: ask for its key before, or use read()"
+        )
+    return body
+
+
+async def _form_of(request: web.Request) -> bytes:
+    # Its body is different each time that it is sent, and can be read but once.
+    try:
+        form = await request.post()
+    except ValueError:
+        detail = "the form can't be read"
+        raise ProblemError(400, "bad_form", detail) from None
+    fields = []
+    for name, value in form.items():
+        if isinstance(value, web.FileField):
+            digest = await anyio.to_thread.run_sync(digest_of, value.file)
+            field = joined(name, value.filename, value.content_type, digest)
+        else:
+            field = joined(name, value if isinstance(value, str) else bytes(value))
+        fields.append(field)
+    return joined(*fields)

@@ -11,7 +11,7 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 from pymongo.errors import PyMongoError
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, UploadFile
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +26,8 @@ from aioretry._http import (
     Parse,
     Problem,
     deadline_exceeded,
+    digest_of,
+    has_body,
     joined,
     key_of,
     problem_of,
@@ -46,6 +48,8 @@ __all__ = [
     "mongodb_lifespan",
     "seconds_of",
 ]
+
+_FORMS = {"multipart/form-data", "application/x-www-form-urlencoded"}
 
 
 class MongoState(TypedDict):
@@ -91,7 +95,10 @@ def mongodb_lifespan(
 async def _client_of(connection: HTTPConnection) -> RetryClient[dict[str, Any]]:
     client: RetryClient[dict[str, Any]] | None = getattr(connection.state, "mongodb", None)
     if client is None:
-        raise RuntimeError("there is no client: FastAPI(lifespan=mongodb_lifespan(uri)) makes one")
+        raise RuntimeError(
+            "there is no client: FastAPI(lifespan=mongodb_lifespan(uri)) makes one when it starts; "
+            "in a test, it starts in `with TestClient(app)`, and not by httpx.ASGITransport(app)"
+        )
     return client
 
 
@@ -127,8 +134,9 @@ class DeadlineMiddleware:
     """Sets a deadline for everything that is done for a request; reads and writes obey it.
 
     It buffers nothing, and lets websockets alone. What does not obey is cancelled some time after
-    the deadline, if the response has not begun by then, and 504 is answered. Background tasks have
-    what is left of the time.
+    the deadline, if the response has not begun by then, and 504 is answered. A handler that is no
+    ``async def`` runs on a thread, and is waited for. Streams and background tasks have what is
+    left of the time.
 
     Args:
         app: The application.
@@ -167,9 +175,12 @@ class DeadlineMiddleware:
             await _response(seconds)(scope, receive, send)
             return
         cancelling = anyio.CancelScope(deadline=anyio.current_time() + seconds + self._limits.grace)
-        outcome = None
+        has_begun = False
+        cancelled: asyncio.CancelledError | None = None
 
         async def send_on(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
             cancelling.deadline = math.inf
             await send(message)
 
@@ -178,20 +189,30 @@ class DeadlineMiddleware:
                 async with deadline(seconds):
                     await self._app(scope, receive, send_on)
             except asyncio.CancelledError as exc:
-                outcome = outcome_of(exc)
+                cancelled = exc
                 raise
-        if cancelling.cancelled_caught:
-            await _response(deadline_exceeded(outcome))(scope, receive, send)
+        if not cancelling.cancelled_caught:
+            return
+        if has_begun:  # it did so when it was cancelled; only its server can break it off
+            raise TimeoutError(
+                "the time of a request was over, and it answered then"
+            ) from cancelled
+        outcome = None if cancelled is None else outcome_of(cancelled)
+        await _response(deadline_exceeded(outcome))(scope, receive, send)
 
 
 class ProblemError(HTTPException):
     """Raised in a handler, it is answered with problem details (RFC 9457).
 
     Args:
-        status: The status code.
+        status: The status code, from 400 to 599.
         reason: What it is, for programs.
         detail: What it is, for people.
         retry_after: Seconds after which to repeat the request, or None.
+
+    Raises:
+        TypeError: ``status`` is no int.
+        ValueError: ``status`` is out of range.
     """
 
     def __init__(
@@ -204,31 +225,39 @@ class ProblemError(HTTPException):
 def add_problem_handlers(app: FastAPI) -> None:
     """Have an application answer what databases raise with problem details (RFC 9457).
 
-    - 504 ``deadline_exceeded``: the request's deadline is over; ``outcome`` tells of a write.
-    - 503 ``no_server``: no server in time, with Retry-After; nothing was changed.
-    - 500 ``unknown_outcome``: ``outcome`` is ``unknown``.
+    - 504 ``deadline_exceeded``: the request's deadline is over.
+    - 503 ``no_server``: no server in time, with Retry-After.
+    - 503 ``overloaded``: the server refuses for want of resources, with Retry-After.
+    - 500 ``unknown_outcome``: nobody knows whether the write is applied.
+    - 500 ``partly_applied``: some statements of a bulk write are applied, and some are not.
     - 409 ``key_in_use``: a request with the same key is running; with Retry-After.
     - 422 ``key_reused``: the key was used for another request.
     - 422 ``key_expired``: the key was first used too long ago.
 
+    ``outcome`` tells of the write that has failed, and of no other: what the request has written
+    before stays written.
+
     All other errors, such as a duplicate key, are the application's: a handler for a class of them
-    has precedence.
+    has precedence. So are those of websockets. A group of errors is answered if all in it would be
+    answered the same. An application that is mounted in another one needs handlers of its own.
 
     Args:
         app: The application.
 
     Raises:
-        RuntimeError: It has a handler for ``PyMongoError`` or ``TimeoutError`` already.
+        RuntimeError: It has a handler for ``PyMongoError``, ``TimeoutError`` or ``ExceptionGroup``
+            already.
     """
-    for kind in (PyMongoError, TimeoutError):
+    for kind in (PyMongoError, TimeoutError, ExceptionGroup):
         if kind in app.exception_handlers:
             raise RuntimeError(f"the application has a handler for {kind.__name__} already")
         app.add_exception_handler(kind, _answer)
     app.add_exception_handler(ProblemError, _answer)
 
 
-async def _answer(request: Request, error: Exception) -> Response:
-    del request
+async def _answer(connection: HTTPConnection, error: Exception) -> Response:
+    if not isinstance(connection, Request):
+        raise error
     if isinstance(error, ProblemError):
         return _response(error.problem)
     with deadline(None) as limit:
@@ -254,12 +283,15 @@ class CallerKey(KeyOfRequest):
         """Do the work of a request once, and answer each repetition the same.
 
         Its writes and its answer are one transaction. Of requests at once one does the work, and
-        the others wait for it. If the work raises, nothing is applied or stored.
+        the others wait for it. If the work raises, nothing is applied or stored; whatever it
+        returns is, a response with the status of an error too. Errors of the database have to
+        leave the work: they have ended its transaction.
 
         Args:
             work: Awaited with the session that each of its reads and writes has to be given;
-                returns a response, or what becomes the JSON of one. It may be run more than once.
-            status_code: The status of that one.
+                returns a response, or what becomes the JSON of one, to which the route's
+                ``response_model`` is not applied. It may be run more than once.
+            status_code: The status of that one. With 204, 205 or 304 there is no body.
 
         Returns:
             The response, with ``Idempotent-Replayed: true`` if another request has done the work.
@@ -268,7 +300,8 @@ class CallerKey(KeyOfRequest):
             IdempotencyConflict: The key was used for another request.
             KeyInUseError: Another request with the key has not ended before the deadline.
             DeadlineExceeded: The deadline is over.
-            InvalidOperation: The key was used already, in this request.
+            InvalidOperation: The key was used already, in this request; or the work has caught an
+                error of the database, or was called within other work. Nothing is applied.
             TypeError: The work returned a response without a body, or one with a background task.
             Exception: Whatever the work raised.
         """
@@ -279,6 +312,10 @@ class CallerKey(KeyOfRequest):
                 answer = JSONResponse(jsonable_encoder(answer), status_code)
             if not hasattr(answer, "body") or answer.background is not None:
                 raise TypeError("work must return a whole response, without a background task")
+            if not has_body(answer.status_code):
+                answer.body = b""
+                for name in ("Content-Length", "Content-Type"):
+                    del answer.headers[name]
             headers = [list(pair) for pair in answer.raw_headers]
             return {"status": answer.status_code, "headers": headers, "body": bytes(answer.body)}
 
@@ -297,11 +334,13 @@ def idempotency_key(
 
     It is read from the header field Idempotency-Key (draft-ietf-httpapi-idempotency-key-header): a
     string in quotes, or a token, of at most 255 characters. The key belongs to the caller, and
-    stands for the request's method, path, query and body.
+    stands for the request's method, path, query and body; for the fields and files of a form, if
+    the route has any.
 
     Args:
         scope: A dependency that says who calls, as a str, such as a tenant or a user; the keys of
-            two callers are never the same.
+            two callers are never the same. It has to be somebody whom you have authenticated:
+            whoever can say that they are another one gets the answers of that one.
         database: Where answers are kept; None is the database that the URI names.
         required: Whether a request without a key is answered with 400; it gets a random one if not.
 
@@ -327,9 +366,28 @@ def idempotency_key(
         key = key_of(request.headers.getlist(KEY_HEADER), required=required)
         if isinstance(key, Problem):
             raise ProblemError(key.status, key.reason, key.detail)
-        url = request.url
-        stands_for = joined(request.method, url.path, url.query, await request.body())
+        path, query = request.scope["path"], request.scope.get("query_string", b"")
+        stands_for = joined(request.method, path, query, await _body_of(request))
         kept = client.get_default_database() if database is None else client[database]
         return CallerKey(keys, kept, caller, key, stands_for)
 
     return key_of_request
+
+
+async def _body_of(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except RuntimeError:
+        # A form is read before any dependency is asked, and nothing is left of its body.
+        media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if media_type not in _FORMS:
+            raise
+    fields = []
+    for name, value in (await request.form()).multi_items():
+        if isinstance(value, UploadFile):
+            digest = await anyio.to_thread.run_sync(digest_of, value.file)
+            field = joined(name, value.filename or "", value.content_type or "", digest)
+        else:
+            field = joined(name, value)
+        fields.append(field)
+    return joined(*fields)

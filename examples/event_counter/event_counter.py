@@ -14,16 +14,31 @@ from aiohttp import web
 from bson import ObjectId
 
 from aioretry import RetryMotorCollection
-from aioretry.aiohttp import CLIENT, deadline_middleware, mongodb_ctx, problem_middleware
+from aioretry.aiohttp import (
+    CLIENT,
+    ProblemError,
+    deadline_middleware,
+    mongodb_ctx,
+    problem_middleware,
+)
 
 
 def events_of(request: web.Request) -> RetryMotorCollection[dict[str, Any]]:
     return request.app[CLIENT].get_default_database("aioretry_examples").events
 
 
+async def kind_in(request: web.Request) -> str:
+    try:
+        kind = (await request.json())["kind"]
+    except (ValueError, LookupError, TypeError):
+        kind = None
+    if not isinstance(kind, str) or not 0 < len(kind) <= 100 or not kind.isprintable():
+        raise ProblemError(400, "bad_event", 'an event is {"kind": "a short text"}')
+    return kind
+
+
 async def take(request: web.Request) -> web.Response:
-    kind: str = (await request.json())["kind"]
-    event = {"_id": ObjectId(), "kind": kind, "at": datetime.now(UTC)}
+    event = {"_id": ObjectId(), "kind": await kind_in(request), "at": datetime.now(UTC)}
     # Alone it is as fast as any insert; when many come at once, they travel in one command.
     await events_of(request).coalesced().insert_one(event)
     return web.json_response({"id": str(event["_id"])}, status=201)

@@ -23,6 +23,8 @@ URI = os.environ.get("MONGODB_URI", "mongodb://localhost/?replicaSet=rs0")
 # All processes need the same secret, which nobody else may know.
 SECRET = os.environ["SHOP_SECRET"].encode()
 
+MOST = 1_000_000  # of anything; what is larger than the database's integers would be an error
+
 keys = Keys(SECRET, "shop", per_second=1000)
 app = FastAPI(title="Shop", lifespan=mongodb_lifespan(URI, keys=keys, w="majority", journal=True))
 app.add_middleware(DeadlineMiddleware, default=5.0, maximum=30.0)
@@ -30,7 +32,7 @@ add_problem_handlers(app)
 
 
 class Quantity(BaseModel):
-    quantity: int = Field(ge=0)
+    quantity: int = Field(ge=0, le=MOST)
 
 
 class Stock(Quantity):
@@ -39,7 +41,7 @@ class Stock(Quantity):
 
 class Wanted(BaseModel):
     sku: str
-    quantity: int = Field(ge=1)
+    quantity: int = Field(ge=1, le=MOST)
 
 
 class Order(Wanted):

@@ -2,8 +2,9 @@
 
 python examples/worker/worker.py "mongodb://localhost/?replicaSet=rs0" --at-once 4
 
-A job is a document such as {"state": "waiting", "free_from": a date, "number": 7}. SIGTERM ends the
-worker when the jobs that it has at hand are done, which takes as long as its lease at most.
+A job is a document such as {"state": "waiting", "free_from": a date, "number": 7}. One that can't
+be done is taken five times, and is "failed" then. SIGTERM ends the worker when the jobs that it has
+at hand are done, which takes as long as its lease at most.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pymongo.errors import PyMongoError
 from aioretry import RetryClient, RetryMotorCollection, deadline, outcome_of
 
 PAUSE = 0.5  # between looks at an empty collection, in seconds
+TAKES = 5  # how often a job is begun
 
 Job = dict[str, Any]
 
@@ -47,8 +49,21 @@ class Worker:
             job = await self._take()
             if job is None:
                 return False
-            await self._record(job, await work(job))
+            await self._do(job)
         return True
+
+    async def _do(self, job: Job) -> None:
+        if job["takes"] > TAKES:  # its workers have died of it, or it takes longer than a lease
+            await self._record(job, {"state": "failed", "error": "it never ended"})
+            return
+        try:
+            result = await work(job)
+        except Exception as exc:  # noqa: BLE001 - the other jobs go on, whatever it is
+            log.warning("job %s failed, take %d: %r", job["_id"], job["takes"], exc)
+            if job["takes"] == TAKES:
+                await self._record(job, {"state": "failed", "error": repr(exc)})
+        else:
+            await self._record(job, {"state": "done", "result": result})
 
     async def _take(self) -> Job | None:
         now = datetime.now(UTC)
@@ -61,10 +76,10 @@ class Worker:
             return_document=True,
         )
 
-    async def _record(self, job: Job, result: int) -> None:
+    async def _record(self, job: Job, end: dict[str, Any]) -> None:
         recorded = await self._jobs.update_one(
             {"_id": job["_id"], "by": job["by"]},
-            {"$set": {"state": "done", "result": result}, "$unset": {"by": "", "free_from": ""}},
+            {"$set": end, "$unset": {"by": "", "free_from": ""}},
         )
         if recorded.modified_count:
             print(job["_id"], flush=True)

@@ -34,3 +34,29 @@ async def test_each_event_is_stored_once(uri, replica_set, stored_database, tmp_
     by_kind = Counter(stored.values())
     assert by_kind == shown
     assert by_kind - Counter(accepted.values()) <= unsure
+
+
+WRONG = (
+    None,
+    {},
+    [],
+    "login",
+    {"kind": {"a": 1}},
+    {"kind": None},
+    {"kind": ""},
+    {"kind": "\ud800"},
+    {"kind": "x" * 101},
+)
+
+
+async def test_what_is_no_event(uri, replica_set, stored_database, tmp_path):
+    """What is no event is refused, and does not get in the way of the others."""
+    async with serving(tmp_path, "/events", SERVICE, uri, "--port") as web:
+        for document in WRONG:
+            status, answer = await web.post("/events", document)
+            assert (400, "bad_event") == (status, answer["reason"])
+        async with web.session.post("/events", data=b"{") as response:
+            assert 400 == response.status
+        assert 201 == (await web.post("/events", {"kind": "login"}))[0]
+        assert {"login": 1} == await web.get("/events")
+    assert 1 == stored_database.events.count_documents({})

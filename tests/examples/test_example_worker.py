@@ -48,3 +48,29 @@ async def test_each_job_once(uri, replica_set, stored_database, tmp_path):
     reported = Counter(line for worker in (unlucky, *others) for line in worker.output.split())
     assert {1} == set(reported.values())
     assert JOBS - left <= reported.total() <= JOBS
+
+
+async def test_jobs_that_cannot_be_done(uri, replica_set, stored_database, tmp_path):
+    """A job that always fails is given up in the end; the worker goes on with the others."""
+    now = datetime.now(UTC)
+    waiting = {"state": "waiting", "free_from": now}
+    stored_database.jobs.insert_many(
+        [
+            {"_id": "wrong", "number": "text", "takes": 4, **waiting},
+            {"_id": "without", "takes": 4, **waiting},
+            {"_id": "endless", "number": 1, "takes": 5, **waiting},
+            {"_id": "begun", "number": "text", **waiting},
+            {"_id": "good", "number": 3, **waiting},
+        ]
+    )
+    async with running(tmp_path, SERVICE, uri, "--at-once", "1", "--lease", "60") as worker:
+        async with asyncio.timeout(PATIENCE):
+            while stored_database.jobs.count_documents({"state": "waiting"}) > 1:
+                assert not worker.has_ended, worker.log
+                await asyncio.sleep(0.05)
+    found = {job["_id"]: job for job in stored_database.jobs.find()}
+    assert (9, "done") == (found["good"]["result"], found["good"]["state"])
+    failed = {name for name, job in found.items() if job["state"] == "failed"}
+    assert {"wrong", "without", "endless"} == failed
+    assert "TypeError" in found["wrong"]["error"]
+    assert ("waiting", True) == (found["begun"]["state"], "by" in found["begun"])

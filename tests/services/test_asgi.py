@@ -323,7 +323,7 @@ class TestDependencies:
 
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as service:
-            with pytest.raises(RuntimeError, match="mongodb_lifespan"):
+            with pytest.raises(RuntimeError, match="TestClient"):
                 await service.get("/client")
 
     async def test_without_keys(self, scene):

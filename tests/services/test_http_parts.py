@@ -1,5 +1,6 @@
 """What the modules for web frameworks share: header fields, problem details. Without any server."""
 
+import io
 import json
 import re
 from pathlib import Path
@@ -19,13 +20,25 @@ from pymongo.errors import (
 
 import aioretry.aiohttp as for_aiohttp
 import aioretry.fastapi as for_fastapi
-from aioretry import DeadlineExceeded, Outcome, RetryClient
-from aioretry._http import KeyOfRequest, Limits, Problem, joined, key_of, problem_of, seconds_of
+from aioretry import DeadlineExceeded, Outcome, PartialResult, RetryClient
+from aioretry._http import (
+    KeyOfRequest,
+    Limits,
+    Problem,
+    digest_of,
+    joined,
+    key_of,
+    problem_of,
+    seconds_of,
+)
+from aioretry.errors import attach
 from aioretry.idempotent import IdempotencyConflict, KeyExpiredError, KeyInUseError, Keys
 
 PRINTABLE = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255)
 TOKEN = st.text("!#$%&'*+.^_`|~:/-" + "abcxyzABCXYZ0189", min_size=1, max_size=255)
+ANY_TEXT = st.text(st.characters(exclude_categories=()))  # surrogates, too
 SECRET = b"0123456789abcdef"
+BUSY = {"errorLabels": ["SystemOverloadedError", "RetryableError"]}
 
 
 def limits(default=5.0, maximum=30.0, header="X-Time", parse=seconds_of, grace=1.0):
@@ -91,6 +104,10 @@ class TestLimits:
     def test_what_a_parser_gives_is_looked_at(self, given):
         """A parser can't make a request last for ever, or for no time."""
         assert isinstance(limits(parse=lambda text: given).seconds(["1"]), Problem)
+
+    def test_a_number_that_is_too_large(self):
+        """What a parser can't calculate is the caller's fault too."""
+        assert isinstance(limits(parse=lambda text: int(text) / 1000).seconds(["9" * 400]), Problem)
 
     def test_an_endless_time_is_the_maximum(self):
         """Infinity is more than the maximum."""
@@ -179,6 +196,19 @@ class TestKey:
         """No two lists of parts are joined to the same."""
         assert (joined(*one) == joined(*other)) == (one == other)
 
+    @given(ANY_TEXT, ANY_TEXT)
+    def test_joined_texts(self, one, other):
+        """Nor any two texts, also of header bytes that are no UTF-8."""
+        assert (joined(one) == joined(other)) == (one == other)
+
+    @given(st.binary(max_size=10), st.integers(0, 10))
+    def test_digest(self, content, position):
+        """A file stands for its content, wherever it was read to, and stays there."""
+        file = io.BytesIO(content)
+        file.seek(position)
+        assert digest_of(file) == digest_of(io.BytesIO(content)) != digest_of(io.BytesIO(b"x" * 11))
+        assert file.tell() == position
+
 
 class TestKeyOfRequest:
     async def test_is_used_once(self):
@@ -248,6 +278,7 @@ class TestProblems:
             (KeyExpiredError("old"), False, 422),
             (DuplicateKeyError("E11000", 11000), True, None),
             (OperationFailure("failed validation", 121), False, None),
+            (OperationFailure("busy", 462, BUSY), False, 503),
             (InvalidOperation("wrong"), False, None),
             (TimeoutError(), True, None),
             (ValueError(), True, None),
@@ -258,6 +289,42 @@ class TestProblems:
         """What is known of an error decides; what is the application's is left to it."""
         problem = problem_of(error, is_over=is_over)
         assert (problem and problem.status) == status
+
+    @pytest.mark.parametrize(
+        ("outcomes", "reason"),
+        [
+            ((Outcome.APPLIED, Outcome.NOT_APPLIED), "partly_applied"),
+            ((Outcome.APPLIED, Outcome.UNKNOWN), "unknown_outcome"),
+            ((Outcome.NOT_APPLIED, Outcome.NOT_APPLIED), "no_server"),
+        ],
+    )
+    def test_a_part_of_a_bulk(self, outcomes, reason):
+        """Where a part of a bulk write is applied, nobody is asked to repeat the request."""
+        lost = AutoReconnect("lost")
+        outcome = outcomes[0] if len(set(outcomes)) == 1 else Outcome.UNKNOWN
+        attach(lost, outcome, (), PartialResult(None, outcomes))
+        problem = problem_of(lost, is_over=False)
+        assert problem.reason == reason
+        assert ("Retry-After" in problem.headers) == (reason == "no_server")
+
+    def test_groups(self):
+        """A group whose errors mean the same means that; any other one is the application's."""
+        late, lost = DeadlineExceeded("late"), AutoReconnect("lost")
+        group = ExceptionGroup("tasks", [late, ExceptionGroup("more", [late])])
+        assert problem_of(group, is_over=True) == problem_of(late, is_over=True)
+        assert problem_of(ExceptionGroup("tasks", [late, lost]), is_over=False) is None
+        assert problem_of(ExceptionGroup("tasks", [late, ValueError()]), is_over=True) is None
+
+    @pytest.mark.parametrize("module", [for_aiohttp, for_fastapi], ids=lambda m: m.__name__)
+    def test_statuses_of_ones_own(self, module):
+        """A status without a name has no title; one that is no error is refused at once."""
+        body = json.loads(module.ProblemError(499, "gone", "too late").problem.body)
+        assert (body["status"], body.get("title")) == (499, None)
+        for status in 200, 600:
+            with pytest.raises(ValueError, match="status"):
+                module.ProblemError(status, "fine", "all is well")
+        with pytest.raises(TypeError, match="status"):
+            module.ProblemError("409", "text", "no number")
 
     def test_unknown_commit(self):
         """A commit that was not answered leaves the outcome unknown, whatever ended it."""

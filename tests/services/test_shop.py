@@ -135,7 +135,12 @@ class TestOrders:
         assert (answer.status_code, answer.json()["reason"]) == (400, "key_missing")
         answer = await services[0].get("/stock/chair")
         assert (answer.status_code, answer.json()["reason"]) == (404, "no_such_sku")
-        answer = await services[0].put("/stock/chair", json={"quantity": -1})
+        for quantity in -1, 2**63:
+            answer = await services[0].put("/stock/chair", json={"quantity": quantity})
+            assert answer.status_code == 422
+        header = {"Idempotency-Key": uuid.uuid4().hex}
+        wanted = {"sku": "lamp", "quantity": 2**63}
+        answer = await services[0].post("/orders", headers=header, json=wanted)
         assert answer.status_code == 422
 
 

@@ -1,13 +1,30 @@
 """The command line: ``python -m aioretry COMMAND``."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from typing import Final, NoReturn
 
 from aioretry import __version__
 from aioretry._demo import options as demo
 from aioretry._doctor import options as doctor
 from aioretry.streams import command as stream
+
+# Whatever is between two pieces of a connection string with spaces in it is a piece of it, too.
+_QUOTED: Final = re.compile(r"\S*(?:://|@)(?:.*(?:://|@))?\S*", re.DOTALL)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints quote no connection string."""
+
+    def error(self, message: str) -> NoReturn:
+        """Complain of the arguments, and exit with code 2.
+
+        Args:
+            message: What is wrong; what may hold credentials of it is not told.
+        """
+        super().error(_QUOTED.sub("***", message))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,10 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    parser = argparse.ArgumentParser(
-        prog="python -m aioretry",
-        description="The resilient write path for asyncio services on MongoDB.",
-    )
+    parser = _parser()
     parser.add_argument("--version", action="version", version=f"aioretry {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     demo.add_command(commands)
@@ -31,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     code: int = arguments.run(arguments)
     return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    return _Parser(
+        prog="python -m aioretry",
+        description="The resilient write path for asyncio services on MongoDB.",
+    )
 
 
 if __name__ == "__main__":

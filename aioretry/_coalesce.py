@@ -242,6 +242,10 @@ class InsertQueue:
             admitted.append(insert)
             try:
                 self._admit(insert)
+            except StopIteration as exc:  # a future can't hold it
+                error = RuntimeError("encoding the document raised StopIteration")
+                error.__cause__ = exc
+                insert.refuse(error)
             except Exception as exc:  # noqa: BLE001 - raised where it is awaited
                 insert.refuse(exc)
         for insert in admitted:

@@ -28,6 +28,7 @@ from aioretry._verdict import RetryState
 from aioretry._watching import Watch
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
+from aioretry.events import name_of
 
 # How long an attempt that is sending may outlive its deadline before it is left behind. The driver
 # ends it itself as a rule, with an error that says more.
@@ -185,8 +186,8 @@ class Flight:
         is_sent = not call.token.revoke()
         if not self._driver.abandon(call) and is_sent:
             return
-        host, port = call.address or ("", None)
-        error = AutoReconnect(f"{host}:{port}: the server stopped taking writes before it answered")
+        server = "" if call.address is None else f"{name_of(call.address)}: "
+        error = AutoReconnect(f"{server}the server stopped taking writes before it answered")
         record = self._record(sent=is_sent, error=error)
         if is_sent:
             self._finish(AttemptResult(Ending.FAILED, record, call.server, call.numbered))
@@ -221,9 +222,11 @@ class Flight:
             if record is not None:
                 self._statement.attempts.append(record)
             self._end()
-            if record is not None:
-                self._tell(record)
-            deliver(result)
+            try:
+                if record is not None:
+                    self._tell(record)
+            finally:
+                deliver(result)
 
     def _end(self) -> None:
         self._fall_silent()

@@ -65,10 +65,13 @@ class KeyedWrites:
             InvalidOperation: An earlier write of the operation has failed.
         """
         if self._has_failed:
-            raise InvalidOperation(
+            error = InvalidOperation(
                 "a write of this operation has failed; to go on, repeat the whole operation with "
                 "the same key"
             )
+            # Else it would be told to have ended like the one that is being handled.
+            attach(error, Outcome.NOT_APPLIED, [])
+            raise error
         self.replayed = None
         try:
             return await self._write(coordinator, build, limit, attempts, watch)

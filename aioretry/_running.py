@@ -93,6 +93,7 @@ class RunningWrite(asyncio.Future[T]):
     def _fail(self, exc: Exception) -> None:
         self._settle(exc)
         if isinstance(exc, StopIteration):  # a future can't hold it
+            self._tell_end(exc)
             raise exc
         self._end(exc)
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from pymongo.errors import BulkWriteError
+
 from aioretry._verdict import code_of
 from aioretry.errors import Attempt, Outcome, partial_result_of, report_of
 from aioretry.events import AttemptEnded, EventHook, OperationBegan, OperationEnded, publish_to_all
@@ -80,7 +82,7 @@ class OperationWatch:
             attempt.duration,
             attempt.sent,
             None if error is None else type(error).__name__,
-            None if error is None else code_of(error),
+            None if error is None else _told_code(error),
             wait,
             self.notes,
         )
@@ -97,7 +99,7 @@ class OperationWatch:
             time.monotonic() - self._began,
             self._attempts,
             None if exc is None else type(exc).__name__,
-            None if exc is None else code_of(exc),
+            None if exc is None else _told_code(exc),
             self._wait,
             _statements(exc),
             self.notes,
@@ -142,6 +144,17 @@ class SharedWatch:
 
     def end(self, exc: BaseException | None) -> None:
         """Tell nobody: each ends when it is told what came of it."""
+
+
+def _told_code(exc: BaseException) -> int | None:
+    if not isinstance(exc, BulkWriteError):
+        return code_of(exc)
+    # Its own code is the driver's, and not the server's.
+    details = exc.details or {}
+    errors = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+    codes = {error.get("code") for error in errors}
+    code = codes.pop() if len(codes) == 1 else None
+    return code if isinstance(code, int) else None
 
 
 def _statements(exc: BaseException | None) -> dict[Outcome, int] | None:

@@ -15,6 +15,7 @@ from aioretry._verdict import outcome_of_attempts
 from aioretry._watching import Watch
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt, Outcome, attach
+from aioretry.events import name_of
 
 T = TypeVar("T")
 
@@ -153,7 +154,7 @@ def _note(statement: Statement, outcome: Outcome) -> str:
 
 
 def _host(attempt: Attempt) -> str:
-    return "no server" if attempt.address is None else f"{attempt.address[0]}:{attempt.address[1]}"
+    return "no server" if attempt.address is None else name_of(attempt.address)
 
 
 def _answer(attempt: Attempt) -> str:

@@ -254,7 +254,7 @@ def _callables(hooks: Iterable[Hook]) -> list[Hook]:
     for hook in listed:
         if not callable(hook):
             raise TypeError(f"hooks must be callables, not {hook!r}")
-    return listed
+    return list({id(hook): hook for hook in listed}.values())  # each is told once
 
 
 def _positive(name: str, value: object) -> int:

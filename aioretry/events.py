@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, NoReturn, Protocol, TypeAlias, cast
 
 from aioretry.errors import Outcome
 
@@ -103,7 +103,7 @@ class RetryScheduled:
 
 @dataclass(frozen=True, slots=True)
 class OperationEnded:
-    """A write ended. Each that has begun does, once."""
+    """A write ended. Each that has begun does, once, unless the event loop ends before it."""
 
     operation: str
     """The operation's name."""
@@ -124,7 +124,10 @@ class OperationEnded:
     """The class name of what it raised; None if it raised nothing."""
 
     error_code: int | None
-    """The server's error code; None if there is no error, or it is not the server's."""
+    """The server's error code; None if there is no error, or it is not the server's.
+
+    Of a bulk operation, the one code that all its errors have; None if they differ.
+    """
 
     server_wait: float
     """How long it has waited for a server in all, in seconds."""
@@ -144,7 +147,7 @@ class Hook(Protocol):
     """A callable that is told of retries, on the event loop.
 
     It must return quickly. What it raises is logged and otherwise ignored: a hook can't fail a
-    write.
+    write. Only :exc:`KeyboardInterrupt` and :exc:`SystemExit` end the event loop, in its next step.
     """
 
     def __call__(self, event: RetryScheduled, /) -> object:
@@ -227,8 +230,8 @@ def publish(hooks: tuple[Hook, ...], event: RetryScheduled) -> None:
     for hook in hooks:
         try:
             hook(event)
-        except (Exception, asyncio.CancelledError):
-            _logger.exception("a hook failed: %r", hook)
+        except BaseException as exc:  # noqa: BLE001 - else a write would wait for ever
+            _survive(hook, exc)
 
 
 def publish_to_all(hooks: tuple[EventHook, ...], event: Event) -> None:
@@ -236,8 +239,8 @@ def publish_to_all(hooks: tuple[EventHook, ...], event: Event) -> None:
     for hook in hooks:
         try:
             hook(event)
-        except (Exception, asyncio.CancelledError):
-            _logger.exception("a hook failed: %r", hook)
+        except BaseException as exc:  # noqa: BLE001 - else a write would wait for ever
+            _survive(hook, exc)
 
 
 def wanting_every_event(hooks: tuple[Hook, ...]) -> tuple[EventHook, ...]:
@@ -247,5 +250,29 @@ def wanting_every_event(hooks: tuple[Hook, ...]) -> tuple[EventHook, ...]:
     )
 
 
+def name_of(address: tuple[str, int | None]) -> str:
+    """Return a server's address as a connection string has it."""
+    host, port = address
+    if port is None:  # the path of a socket
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _host(address: tuple[str, int | None] | None) -> str:
-    return "no server" if address is None else f"{address[0]}:{address[1]}"
+    return "no server" if address is None else name_of(address)
+
+
+def _survive(hook: object, exc: BaseException) -> None:
+    if not isinstance(exc, KeyboardInterrupt | SystemExit):
+        _logger.error("a hook failed: %r", hook, exc_info=exc)
+        return
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise exc from None
+    # It ends the loop, but from a step of its own: what is being told of is brought to its end.
+    loop.call_soon(_raise, exc)
+
+
+def _raise(exc: BaseException) -> NoReturn:
+    raise exc

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from aioretry._doctor.facts import Clock, Facts, Member, Unknown
+from aioretry._doctor.facts import Clock, Facts, Member, SetConfig, Unknown
 from aioretry._doctor.finding import Finding, Level
 
 _MOST_SKEW: Final = 2.0
@@ -59,17 +59,7 @@ def _config(facts: Facts) -> Iterator[Finding]:
             "set-config", Level.UNKNOWN, f"the configuration of the replica set: {config.why}"
         )
         return
-    if config.voting < 3:
-        yield Finding(
-            "voting-members",
-            Level.WARNING,
-            f"{config.voting} voting member(s): if one is lost, nobody takes writes",
-            "Have three or more, on different machines.",
-        )
-    else:
-        majority = config.voting // 2 + 1
-        text = f"{config.voting} voting members; {majority} of them elect a primary"
-        yield Finding("voting-members", Level.OK, text)
+    yield from _voters(config)
     if config.arbiters:
         yield Finding(
             "arbiters",
@@ -78,6 +68,12 @@ def _config(facts: Facts) -> Iterator[Finding]:
             "acknowledged, and the default write concern may be w: 1",
             "Have members of data instead.",
         )
+    if config.hidden:
+        yield Finding(
+            "hidden-members",
+            Level.NOTE,
+            f"{config.hidden} hidden member(s) were not asked: no client is told of them",
+        )
     if not config.majority_journals:
         yield Finding(
             "majority-journals",
@@ -85,6 +81,27 @@ def _config(facts: Facts) -> Iterator[Finding]:
             "writeConcernMajorityJournalDefault is false: what a majority acknowledged can be lost "
             "when its servers crash",
             "Set it to true, or say journal=true in the connection string.",
+        )
+
+
+def _voters(config: SetConfig) -> Iterator[Finding]:
+    if config.voting < 3:
+        yield Finding(
+            "voting-members",
+            Level.WARNING,
+            f"{config.voting} voting member(s): if one is lost, nobody takes writes",
+            "Have three or more, on different machines.",
+        )
+    else:
+        text = f"{config.voting} voting members; {config.majority} of them elect a primary"
+        yield Finding("voting-members", Level.OK, text)
+    if config.electable < 2:
+        yield Finding(
+            "electable-members",
+            Level.WARNING,
+            f"{config.electable} member(s) can become primary: if the primary is lost, no other "
+            "takes its place",
+            "Give two or more members of data a priority above 0.",
         )
 
 

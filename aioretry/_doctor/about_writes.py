@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from aioretry._doctor.facts import Facts, Member, Unknown
+from aioretry._doctor.facts import Facts, Maybe, Member, SetConfig, Unknown
 from aioretry._doctor.finding import Finding, Level
 
 _FIRST_RETRYING_WIRE_VERSION: Final = 6
@@ -118,21 +118,27 @@ def _option(facts: Facts) -> Finding:
 
 def _acknowledgement(facts: Facts) -> Iterator[Finding]:
     own, default = facts.client.write_concern, facts.default_write_concern
-    if own:
-        whose, concern = "the connection string's", own
-    elif not isinstance(default, Unknown):
-        whose, concern = "the deployment's default", default
-    elif facts.topology == "standalone":
-        return  # it has no such default
-    else:
-        yield Finding(
-            "write-concern",
-            Level.UNKNOWN,
-            f"the deployment's default write concern: {default.why}",
-            "Say w=majority in the connection string.",
-        )
-        return
-    yield _worth(f"{whose} write concern is {_shown(concern)}", concern)
+    if facts.topology == "standalone":
+        if not own:
+            return
+        default = {"w": 1}  # it has no such default
+    whose, concern = "the connection string's", own
+    if "w" not in own:
+        if isinstance(default, Unknown):
+            yield Finding(
+                "write-concern",
+                Level.UNKNOWN,
+                f"the deployment's default write concern: {default.why}",
+                "Say w=majority in the connection string.",
+            )
+            return
+        if own:
+            # The server takes the w that a write does not name, and only that, from its default.
+            whose += ", with the deployment's default,"
+            concern = {"w": default.get("w", 1), **own}
+        else:
+            whose, concern = "the deployment's default", default
+    yield _worth(f"{whose} write concern is {_shown(concern)}", concern, facts.config)
     if concern.get("wtimeout"):
         yield Finding(
             "wtimeout",
@@ -141,23 +147,40 @@ def _acknowledgement(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _worth(text: str, concern: Mapping[str, Any]) -> Finding:
+def _worth(text: str, concern: Mapping[str, Any], config: Maybe[SetConfig] | None) -> Finding:
     w = concern.get("w", 1)
     if w == 0 and not concern.get("j"):
-        return Finding(
-            "write-concern",
+        level, what = (
             Level.PROBLEM,
-            f"{text}: writes are not acknowledged, and so neither retried nor told of",
-            "Say w=majority in the connection string.",
+            "writes are not acknowledged, and so neither retried nor told of",
         )
-    if w in {0, 1}:
-        return Finding(
-            "write-concern",
-            Level.WARNING,
-            f"{text}: what was acknowledged may be rolled back by a failover",
-            "Say w=majority in the connection string.",
+    elif isinstance(w, int):
+        level, what = _worth_of_count(w, config)
+    elif w != "majority":
+        level, what = Level.UNKNOWN, "whether that is a majority was not looked at"
+    elif concern.get("j") is False:
+        level = Level.WARNING
+        what = "without journals, what was acknowledged can be lost when servers crash"
+    else:
+        return Finding("write-concern", Level.OK, text)
+    if level is Level.OK:
+        return Finding("write-concern", level, text)
+    return Finding(
+        "write-concern", level, f"{text}: {what}", "Say w=majority in the connection string."
+    )
+
+
+def _worth_of_count(w: int, config: Maybe[SetConfig] | None) -> tuple[Level, str]:
+    if w <= 1:
+        return Level.WARNING, "what was acknowledged may be rolled back by a failover"
+    if not isinstance(config, SetConfig):
+        return Level.UNKNOWN, "whether that is a majority is not known"
+    if w < config.majority:
+        return Level.WARNING, (
+            f"less than a majority of {config.voting} voting members, and so what was acknowledged "
+            "may be rolled back by a failover"
         )
-    return Finding("write-concern", Level.OK, text)
+    return Level.OK, ""
 
 
 def _shown(concern: Mapping[str, Any]) -> str:

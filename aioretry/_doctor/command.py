@@ -6,16 +6,22 @@ import os
 import sys
 from typing import Final
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConfigurationError, PyMongoError
 
+from aioretry._doctor.facts import Facts
 from aioretry._doctor.gather import gather
-from aioretry._doctor.judge import judge
+from aioretry._doctor.judge import Verdict, judge
 from aioretry._doctor.report import json_of, text_of
 from aioretry._doctor.secrets import is_clear, without_secrets
 
 USAGE: Final = 2
+DEFECT: Final = 70
 INTERRUPTED: Final = 130
 _FROM_ENVIRONMENT: Final = "env:"
+_UNCLEAR: Final = (
+    "the connection string makes no client: it is not clear where its user name and password end; "
+    "characters such as / : @ % in them must be percent-encoded"
+)
 
 
 def run(uri: str, seconds: float, *, as_json: bool) -> int:
@@ -32,33 +38,53 @@ def run(uri: str, seconds: float, *, as_json: bool) -> int:
     if uri.startswith(_FROM_ENVIRONMENT):
         name = uri.removeprefix(_FROM_ENVIRONMENT)
         if name not in os.environ:
-            return _refuse(f"there is no environment variable {name}")
+            # A connection string that was put there by mistake is not told.
+            told = f" {name}" if name.isidentifier() else " of that name"
+            return _refuse(f"there is no environment variable{told}")
         uri = os.environ[name]
+    if not is_clear(uri):
+        # The driver would take a part of the password for a host, and look its name up.
+        return _refuse(_UNCLEAR)
     # What PyMongo logs of its connections could hold what must not be told.
     logging.getLogger("pymongo").setLevel(logging.CRITICAL)
     try:
         facts = asyncio.run(gather(uri, seconds))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (PyMongoError, ValueError, TypeError) as exc:
-        return _refuse(_without_uri(exc, uri))
-    judgement = judge(facts)
-    tell = json_of if as_json else text_of
-    sys.stdout.write(tell(facts, judgement))
+    except (PyMongoError, ValueError, TypeError, OSError) as exc:
+        return _explain(exc, uri)
+    except Exception as exc:  # noqa: BLE001 - a traceback and exit code 1 would say something else
+        return _give_up(exc)
+    return _tell(facts, as_json=as_json)
+
+
+def _tell(facts: Facts, *, as_json: bool) -> int:
+    try:
+        judgement = judge(facts)
+        text = json_of(facts, judgement) if as_json else text_of(facts, judgement)
+    except Exception as exc:  # noqa: BLE001 - likewise
+        return _give_up(exc)
+    sys.stdout.write(text)
     return judgement.verdict.value
 
 
-def _without_uri(exc: Exception, uri: str) -> str:
-    # Where a string can't be taken apart, nobody knows which part of it is the password.
-    kind = f"the connection string makes no client ({type(exc).__name__})"
-    if not is_clear(uri):
-        return (
-            f"{kind}; what is wrong is not told, because it may hold credentials: characters such "
-            "as / : @ % in a user name or password must be percent-encoded"
-        )
-    return f"{kind}: {without_secrets(str(exc), uri)}"
+def _explain(exc: Exception, uri: str) -> int:
+    why = f"{type(exc).__name__}: {without_secrets(str(exc), uri)}"
+    if _is_of_dns(exc):
+        return _refuse(f"no server could be asked: {why}", Verdict.UNREACHABLE.value)
+    return _refuse(f"the connection string makes no client: {why}")
 
 
-def _refuse(why: str) -> int:
+def _is_of_dns(exc: Exception) -> bool:
+    # Older versions of PyMongo look for the hosts of mongodb+srv:// when a client is made.
+    cause = type(exc.__cause__ or exc.__context__)
+    return isinstance(exc, ConfigurationError) and cause.__module__.partition(".")[0] == "dns"
+
+
+def _give_up(exc: Exception) -> int:
+    return _refuse(f"the doctor itself has failed ({type(exc).__name__})", DEFECT)
+
+
+def _refuse(why: str, code: int = USAGE) -> int:
     sys.stderr.write(f"{why}\n")
-    return USAGE
+    return code

@@ -73,8 +73,19 @@ class SetConfig:
 
     voting: int
     arbiters: int
+    electable: int
+    """How many members can become primary."""
+
+    hidden: int
+    """How many members no client is told of."""
+
     majority_journals: bool
     """Whether a majority acknowledges only what is in its journals."""
+
+    @property
+    def majority(self) -> int:
+        """How many members make a majority."""
+        return self.voting // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,9 @@ async def gather(uri: str, seconds: float) -> Facts:
         warnings.simplefilter("always")
         client: RetryClient[Any] = RetryClient(uri, server_selector=_select)
     async with client:
-        facts_of_client = _client_facts(client, uri, [str(each.message) for each in ignored])
+        # Other categories are not about the connection string.
+        told = [str(each.message) for each in ignored if issubclass(each.category, UserWarning)]
+        facts_of_client = _client_facts(client, uri, told)
         try:
             async with deadline(seconds):
                 await client.admin.command("ping", read_preference=Nearest())
@@ -89,7 +91,7 @@ async def _look(client: RetryClient[Any], own: ClientFacts, uri: str, seconds: f
 async def _ask(
     client: RetryClient[Any], address: Address, uri: str, seconds: float
 ) -> Member | Absent:
-    name = f"{address[0]}:{address[1]}"
+    name = _name_of(address)
     _asked.set(address)  # of this task alone
     try:
         async with deadline(seconds):
@@ -110,7 +112,11 @@ async def _default_write_concern(
         # Before MongoDB 4.4 nobody could set another one.
         return {"w": 1} if reply is NOT_KNOWN else reply
     default: Mapping[str, Any] = reply.get("defaultWriteConcern") or {"w": 1}
-    return {name: default[name] for name in ("w", "j", "wtimeout") if default.get(name)}
+    return {
+        name: default[name]
+        for name in ("w", "j", "wtimeout")
+        if name in default and (name != "wtimeout" or default[name])
+    }
 
 
 async def _set_config(client: RetryClient[Any], seconds: float) -> Maybe[SetConfig]:
@@ -126,8 +132,14 @@ async def _set_config(client: RetryClient[Any], seconds: float) -> Maybe[SetConf
     return SetConfig(
         voting=sum(1 for each in members if each.get("votes", 1)),
         arbiters=sum(1 for each in members if each.get("arbiterOnly")),
+        electable=sum(1 for each in members if _is_electable(each)),
+        hidden=sum(1 for each in members if each.get("hidden")),
         majority_journals=bool(config.get("writeConcernMajorityJournalDefault", True)),
     )
+
+
+def _is_electable(member: Mapping[str, Any]) -> bool:
+    return not member.get("arbiterOnly") and member.get("priority", 1) > 0
 
 
 def _select(servers: Sequence[Any]) -> Sequence[Any]:
@@ -160,6 +172,13 @@ def _topology(name: str, members: Sequence[Member]) -> str:
     if "mongos" in roles:
         return "sharded"
     return "standalone" if "standalone" in roles else "unknown"
+
+
+def _name_of(address: Address) -> str:
+    host, port = address
+    if port is None:  # the path of a socket
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_arbiter(server: Any) -> bool:

@@ -5,9 +5,10 @@ import math
 
 _EPILOG = """\
 The exit code is 0 if writes can be retried there, 1 if they can and there are warnings, 3 if they
-can't, 4 if no server could be asked or the login failed, and 2 if the command line or the
-connection string makes no sense. Nothing is written, and credentials are never told. The connection
-string is taken from the environment variable NAME if it is given as env:NAME."""
+can't, 4 if no server could be asked or the login failed, 2 if the command line or the connection
+string makes no sense, and 70 if the doctor itself fails. Nothing is written, and credentials are
+never told. The connection string is taken from the environment variable NAME if it is given as
+env:NAME."""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

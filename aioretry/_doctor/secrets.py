@@ -6,7 +6,7 @@ from urllib.parse import unquote, unquote_plus
 
 _HIDDEN = "***"
 _LONG = 6
-_USERINFO = re.compile(r"^\w[\w+.-]*://(.*)@", re.DOTALL)
+_SCHEME = re.compile(r"\w[\w+.-]*://")
 _CLEAR = re.compile(r"(?:[^:/@%]|%[0-9a-fA-F]{2})*(?::(?:[^:/@%]|%[0-9a-fA-F]{2})*)?")
 # Options whose values let somebody in.
 _OPTION = re.compile(
@@ -21,19 +21,20 @@ def has_credentials(uri: str) -> bool:
 
 def is_clear(uri: str) -> bool:
     """Tell whether it is sure which part of a connection string is the user name and password."""
-    userinfo = _USERINFO.match(uri)
-    if userinfo is None:
+    rest = _rest(uri)
+    if rest is None:
         return "@" not in uri
-    return _CLEAR.fullmatch(userinfo[1]) is not None
+    authority = _authority(rest)
+    userinfo = authority.rpartition("@")[0]
+    return _is_plain(rest.removeprefix(authority)) and _CLEAR.fullmatch(userinfo) is not None
 
 
 def secrets_in(uri: str) -> Iterator[str]:
     """Return what must not be told of a connection string, however it is written."""
     found = [match[1] for match in _OPTION.finditer(uri)]
-    userinfo = _USERINFO.match(uri)
-    if userinfo is not None:
-        name, _, password = userinfo[1].partition(":")
-        found += [userinfo[1], password, name]
+    for userinfo in _readings(uri):
+        name, _, password = userinfo.partition(":")
+        found += [userinfo, password, name]
     for secret in found:
         yield from {secret, unquote(secret), unquote_plus(secret)} - {""}
 
@@ -48,3 +49,36 @@ def without_secrets(text: str, uri: str) -> str:
             found = rf"(?<!\w){found}(?!\w)"
         text = re.sub(found, _HIDDEN, text)
     return text
+
+
+def _rest(uri: str) -> str | None:
+    scheme = _SCHEME.match(uri)
+    return None if scheme is None else uri[scheme.end() :]
+
+
+def _authority(rest: str) -> str:
+    """Return the user name, the password and the hosts, if all that has to be is encoded."""
+    return re.split("[/?]", rest, maxsplit=1)[0]
+
+
+def _is_plain(tail: str) -> bool:
+    """Tell whether each @ behind the hosts belongs to the value of an option."""
+    path, _, query = tail.partition("?")
+    if "@" not in tail:
+        return True
+    return path != "" and "@" not in path and all(map(_is_value, re.split("[&;]", query)))
+
+
+def _is_value(option: str) -> bool:
+    before, at, _ = option.partition("@")
+    return not at or "=" in before
+
+
+def _readings(uri: str) -> set[str]:
+    """Return what may be the user name and password: to each @ that may end them."""
+    rest = _rest(uri) or ""
+    authority = _authority(rest)
+    if "@" not in authority and _is_plain(rest.removeprefix(authority)):
+        return set()
+    shortest, longest = rest.partition("@")[0], rest.rpartition("@")[0]
+    return {shortest, authority.rpartition("@")[0], longest} - {""}

@@ -15,10 +15,10 @@ from aioretry import (
     thread_counts,
 )
 
-BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-"""The bounds of durations, in seconds, as the semantic conventions advise."""
+BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0)
+"""The bounds of durations, in seconds: what the semantic conventions advise, and failovers."""
 
-WAIT_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+WAIT_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The bounds of times that were spent waiting for a server, in seconds."""
 
 _COMMANDS: Final = {
@@ -58,18 +58,21 @@ class Clients:
     """Clients that are looked at, for as long as anybody else has them."""
 
     def __init__(self) -> None:
-        self._clients: weakref.WeakSet[RetryClient[Any]] = weakref.WeakSet()
+        # By identity: clients of one deployment are equal.
+        self._clients: weakref.WeakValueDictionary[int, RetryClient[Any]] = (
+            weakref.WeakValueDictionary()
+        )
 
     def add(self, client: RetryClient[Any]) -> None:
         """Look at a client from now on."""
-        self._clients.add(client)
+        self._clients[id(client)] = client
 
     def connections(self) -> Mapping[tuple[str, str], int]:
         """Return how many connections there are, by server and state."""
         found: Counter[tuple[str, str]] = Counter()
-        for client in list(self._clients):
-            for (host, port), counts in connection_counts(client).items():
-                server = host if port is None else f"{host}:{port}"
+        for client in self._all():
+            for address, counts in connection_counts(client).items():
+                server = _name_of(address)
                 found[server, "used"] += counts.used
                 found[server, "idle"] += counts.idle
         return found
@@ -77,7 +80,7 @@ class Clients:
     def threads(self) -> Mapping[str, int]:
         """Return how many threads there are, by state."""
         found = Counter({"busy": 0, "idle": 0, "abandoned": 0})
-        for client in list(self._clients):
+        for client in self._all():
             counts = thread_counts(client)
             found["idle"] += counts.idle
             found["abandoned"] += counts.abandoned
@@ -86,4 +89,16 @@ class Clients:
 
     def queued(self) -> int:
         """Return how many attempts wait for a connection or a thread."""
-        return sum(thread_counts(client).queued for client in list(self._clients))
+        return sum(thread_counts(client).queued for client in self._all())
+
+    def _all(self) -> list[RetryClient[Any]]:
+        # Another thread may ask, and so they may come and go meanwhile.
+        clients = [reference() for reference in self._clients.valuerefs()]
+        return [client for client in clients if client is not None]
+
+
+def _name_of(address: tuple[str, int | None]) -> str:
+    host, port = address
+    if port is None:  # the path of a socket
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -129,22 +129,14 @@ class OpenTelemetryHook:
 
     def _end(self, event: OperationEnded) -> None:
         span: Span | None = event.notes.pop(self, None)
-        if span is not None:
-            span.set_attributes(
-                {
-                    "aioretry.outcome": outcome_of_event(event),
-                    "aioretry.attempts": event.attempts,
-                    "aioretry.server_wait": event.server_wait,
-                }
-            )
-            if event.error_class is not None:
-                # Without the error's text, which may hold values of documents.
-                span.set_attributes(_error(event))
-                span.set_status(Status(StatusCode.ERROR, event.error_class))
-        if self._metrics is not None:
-            self._metrics.add_operation(event, span)
-        if span is not None:
-            span.end()
+        try:
+            if span is not None:
+                _conclude(span, event)
+            if self._metrics is not None:
+                self._metrics.add_operation(event, span)
+        finally:
+            if span is not None:
+                span.end()
 
 
 class _Metrics:
@@ -214,6 +206,20 @@ class _Metrics:
 
     def _observe_queued(self, _: CallbackOptions) -> Iterable[Observation]:
         yield Observation(self.clients.queued())
+
+
+def _conclude(span: Span, event: OperationEnded) -> None:
+    span.set_attributes(
+        {
+            "aioretry.outcome": outcome_of_event(event),
+            "aioretry.attempts": event.attempts,
+            "aioretry.server_wait": event.server_wait,
+        }
+    )
+    if event.error_class is not None:
+        # Without the error's text, which may hold values of documents.
+        span.set_attributes(_error(event))
+        span.set_status(Status(StatusCode.ERROR, event.error_class))
 
 
 def _attributes(event: OperationBegan | RetryScheduled | OperationEnded) -> Attributes:

@@ -1,6 +1,6 @@
 """Prometheus: metrics of writes, and of what carries them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from aioretry import Event, OperationEnded, RetryClient, RetryScheduled
@@ -35,6 +35,8 @@ class PrometheusHook:
 
     Args:
         registry: Where the metrics are registered; by default the library's own.
+        namespace: Returns the label for a namespace, such as ``shop.orders``: for collections whose
+            names have no end, a metric of each is kept for ever. By default the namespace itself.
 
     Raises:
         ValueError: The registry has one already.
@@ -42,7 +44,13 @@ class PrometheusHook:
 
     wants_every_event = True
 
-    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        namespace: Callable[[str], str] = str,
+    ) -> None:
+        self._label_of = namespace
         self._duration = Histogram(
             "aioretry_operation_duration_seconds",
             "How long writes took, by outcome.",
@@ -74,16 +82,16 @@ class PrometheusHook:
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
-        where = event.namespace, event.operation
         match event:
             case OperationEnded():
+                where = self._where(event)
                 outcome = outcome_of_event(event)
                 self._duration.labels(*where, outcome).observe(event.duration)
                 self._operations.labels(*where, outcome, reason_of(event)).inc()
                 if event.server_wait > 0:
                     self._waits.labels(*where).observe(event.server_wait)
             case RetryScheduled():
-                self._retries.labels(*where, reason_of(event)).inc()
+                self._retries.labels(*self._where(event), reason_of(event)).inc()
             case _:
                 pass
 
@@ -94,6 +102,9 @@ class PrometheusHook:
             client: The client; it is not kept alive by this.
         """
         self._clients.add(client)
+
+    def _where(self, event: OperationEnded | RetryScheduled) -> tuple[str, str]:
+        return self._label_of(event.namespace), event.operation
 
 
 class _Pools(Collector):

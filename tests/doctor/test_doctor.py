@@ -11,6 +11,8 @@ import pytest
 from anyio import to_thread
 from pymongo import MongoClient
 
+from aioretry._doctor import command
+from aioretry._doctor.gather import _name_of
 from aioretry.testing import FakeMongoses, Standalone, find_mongod
 
 PASSWORD = "hush/hush:hush"
@@ -39,15 +41,27 @@ class Told:
 
 async def doctor(uri, *options, env=None):
     """Run the command in a process of its own, where every warning is an error."""
-    command = [sys.executable, "-Werror", "-m", "aioretry", "doctor", uri, *options]
+    return await run("doctor", uri, *options, env=env)
 
-    def run():
+
+async def run(*arguments, env=None):
+    """Run any command likewise."""
+    line = [sys.executable, "-Werror", "-m", "aioretry", *arguments]
+
+    def wait():
         variables = {**os.environ, **(env or {})}
         return subprocess.run(
-            command, env=variables, capture_output=True, text=True, timeout=120, check=False
+            line, env=variables, capture_output=True, text=True, timeout=120, check=False
         )
 
-    return Told(await to_thread.run_sync(run))
+    return Told(await to_thread.run_sync(wait))
+
+
+def test_addresses():
+    """They are told as connection strings have them."""
+    assert ["db1:1", "[::1]:1", "/tmp/db"] == [
+        _name_of(address) for address in (("db1", 1), ("::1", 1), ("/tmp/db", None))
+    ]
 
 
 def with_options(uri, options):
@@ -65,7 +79,8 @@ class TestReplicaSet:
             each["role"] for each in deployment["members"]
         )
         assert {"wiredTiger"} == {each["storage_engine"] for each in deployment["members"]}
-        assert {"voting": 3, "arbiters": 0, "majority_journals": True} == deployment["config"]
+        config = {"voting": 3, "arbiters": 0, "electable": 3, "hidden": 0}
+        assert config | {"majority_journals": True} == deployment["config"]
         assert {30} == {each["session_minutes"] for each in deployment["members"]}
         assert set() == told.of("problem")
         is_old = deployment["members"][0]["version"] < "5"  # whose default is w: 1
@@ -156,6 +171,66 @@ class TestUnreachable:
         assert USAGE == told.code
         assert "makes no client" in told.complaint
         require_no_secret(told)
+
+    @pytest.mark.parametrize(
+        "uri",
+        ["mongodb://somebody:12345/hush@127.0.0.1", "mongodb://somebody:12345?hush@127.0.0.1"],
+    )
+    async def test_a_password_that_looks_like_a_port(self, uri):
+        """No client is made whose host would be the user name."""
+        told = await doctor(uri, "--timeout", "0.5")
+        assert (USAGE, True) == (told.code, "percent-encoded" in told.complaint)
+        require_no_secret(told)
+
+    async def test_an_at_sign_in_an_option(self, free_port):
+        """It ends no user name."""
+        uri = f"mongodb://127.0.0.1:{free_port}/?appName=a@b"
+        told = await doctor(uri, "--timeout", "0.5", "--json")
+        assert (UNREACHABLE, False) == (told.code, told.data["client"]["logs_in"])
+
+    async def test_a_file_that_does_not_exist(self):
+        """It is an argument that makes no sense, and no warning."""
+        uri = f"mongodb://somebody:{QUOTED}@127.0.0.1/?tls=true&tlsCAFile=/no/such/file"
+        told = await doctor(uri, "--timeout", "0.5")
+        assert USAGE == told.code
+        require_no_secret(told)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["doctor", "env:{uri}"],
+            ["doctor", "mongodb://h/", "{uri}"],
+            ["doctor", "mongodb://h/", "--timeout", "{uri}"],
+            ["{uri}"],
+            ["doctor", "mongodb://h/", "--uri={uri} hush @h"],
+        ],
+    )
+    async def test_arguments_that_are_refused(self, arguments):
+        """No complaint quotes them, if they may hold credentials."""
+        uri = f"mongodb://somebody:{QUOTED}@h/"
+        told = await run(*(argument.format(uri=uri) for argument in arguments))
+        assert (USAGE, True) == (told.code, bool(told.complaint))
+        require_no_secret(told)
+
+    async def test_names_that_are_not_resolved(self):
+        """Nobody can be asked, whichever version of PyMongo looks when."""
+        uri = f"mongodb+srv://somebody:{QUOTED}@cluster.example.invalid/"
+        told = await doctor(uri, "--timeout", "0.5")
+        assert UNREACHABLE == told.code
+        require_no_secret(told)
+
+    def test_defects_are_no_warnings(self, monkeypatch, capsys):
+        """Whatever else fails is one line and an exit code of its own."""
+
+        async def fail(uri, seconds):
+            raise ZeroDivisionError(uri)
+
+        monkeypatch.setattr(command, "gather", fail)
+        assert command.DEFECT == command.run("mongodb://somebody:hush@h/", 1.0, as_json=False)
+        told = capsys.readouterr()
+        assert ("", 1) == (told.out, told.err.count("\n"))
+        assert "ZeroDivisionError" in told.err
+        assert "hush" not in told.err
 
     async def test_options_that_pymongo_ignores(self, free_port):
         """They are told, because they do not do what they say."""

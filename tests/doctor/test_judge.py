@@ -48,7 +48,7 @@ PRIMARY = Member(
 )
 SECONDARY = replace(PRIMARY, address="b:1", role="secondary")
 MONGOS = replace(PRIMARY, role="mongos", storage_engine=NOT_ALLOWED, oplog_hours=NOT_ALLOWED)
-CONFIG = SetConfig(voting=3, arbiters=0, majority_journals=True)
+CONFIG = SetConfig(voting=3, arbiters=0, electable=3, hidden=0, majority_journals=True)
 WELL = Facts(
     CLIENT,
     "replica set",
@@ -81,7 +81,22 @@ PROBLEMS = {
 }
 WARNINGS = {
     "w: 1 in the URI": (with_client(write_concern={"w": 1}), "write-concern"),
-    "only j in the URI": (with_client(write_concern={"j": True}), "write-concern"),
+    "only j in the URI, w: 1 by default": (
+        replace(with_client(write_concern={"j": True}), default_write_concern={"w": 1}),
+        "write-concern",
+    ),
+    "w: 2 of 5": (
+        replace(with_client(write_concern={"w": 2}), config=replace(CONFIG, voting=5)),
+        "write-concern",
+    ),
+    "a majority without journals": (
+        with_client(write_concern={"w": "majority", "j": False}),
+        "write-concern",
+    ),
+    "one that can be elected": (
+        replace(WELL, config=replace(CONFIG, electable=1)),
+        "electable-members",
+    ),
     "w: 1 by default": (replace(WELL, default_write_concern={"w": 1}), "write-concern"),
     "no primary": (replace(WELL, members=(SECONDARY,)), "topology"),
     "short sessions": (with_primary(session_minutes=5), "sessions"),
@@ -114,6 +129,10 @@ WARNINGS = {
 UNKNOWNS = {
     "default write concern": (replace(WELL, default_write_concern=NOT_ALLOWED), "write-concern"),
     "storage engine": (with_primary(storage_engine=NOT_ALLOWED), "storage-engine"),
+    "the rest of a write concern": (
+        replace(with_client(write_concern={"j": True}), default_write_concern=NOT_ALLOWED),
+        "write-concern",
+    ),
     "configuration": (replace(WELL, config=NOT_ALLOWED), "set-config"),
     "version": (replace(WELL, members=(replace(PRIMARY, version=NOT_ALLOWED),)), "versions"),
     "oplog": (replace(WELL, members=(replace(PRIMARY, oplog_hours=NOT_ALLOWED),)), "oplog"),
@@ -158,6 +177,34 @@ def test_what_is_unknown_is_said(name):
     assert [finding] == findings(facts, Level.UNKNOWN)
     assert Verdict.CAN is judge(facts).verdict
     assert "needs the role clusterMonitor" in text_of(facts, judge(facts))
+
+
+@pytest.mark.parametrize(
+    "concern", [{"j": True}, {"wtimeout": 5000}, {"w": 2}, {"w": 3}, {"w": "majority", "j": True}]
+)
+def test_good_write_concerns(concern):
+    """The w that is not named is the deployment's default; a count may be a majority."""
+    facts = with_client(write_concern=concern)
+    assert "write-concern" in findings(facts, Level.OK)
+    assert Verdict.CAN is judge(facts).verdict
+
+
+@pytest.mark.parametrize("w", [{"dc": 1}, "disks"])
+def test_write_concerns_by_tags(w):
+    """Nobody knows whether they are majorities; as a default too."""
+    for facts in (
+        replace(WELL, default_write_concern={"w": w}),
+        with_client(write_concern={"w": w}),
+    ):
+        assert ["write-concern"] == findings(facts, Level.UNKNOWN)
+        assert Verdict.CAN is judge(facts).verdict
+
+
+def test_hidden_members():
+    """They are noted, because nobody asked them."""
+    facts = replace(WELL, config=replace(CONFIG, hidden=1))
+    assert "hidden-members" in findings(facts, Level.NOTE)
+    assert Verdict.CAN is judge(facts).verdict
 
 
 def test_routers():

@@ -4,9 +4,16 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from pymongo.errors import ConfigurationError, DuplicateKeyError, InvalidOperation, PyMongoError
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    DuplicateKeyError,
+    InvalidOperation,
+    PyMongoError,
+)
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
+from aioretry.errors import attach
 from aioretry.idempotent import IdempotencyConflict, KeyExpiredError, Keys
 from aioretry.testing import FakeMongoses, Standalone
 from tests.idempotent.keyed import (
@@ -315,12 +322,20 @@ class TestRefused:
 
     async def test_going_on_after_an_error(self, collection, key):
         """The place of a write says what it is: after an error the whole is to be repeated."""
+        earlier = AutoReconnect("of another write")
+        attach(earlier, Outcome.UNKNOWN, [])
         await collection.insert_one({"_id": 1})
         async with collection.operation(key=key) as op:
             with pytest.raises(DuplicateKeyError):
                 await op.insert_one({"_id": 1})
             with pytest.raises(InvalidOperation, match="repeat the whole operation"):
                 await op.insert_one({"_id": 2})
+            try:
+                raise earlier
+            except AutoReconnect:
+                with pytest.raises(InvalidOperation) as refused:
+                    await op.insert_one({"_id": 3})
+        assert Outcome.NOT_APPLIED is outcome_of(refused.value)  # and not the earlier one's
         assert 1 == await collection.count_documents({})
 
     async def test_outside_its_block(self, collection, key):

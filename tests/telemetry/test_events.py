@@ -178,6 +178,18 @@ class TestFailures:
             await watched.bulk_write([InsertOne({"_id": 1}), InsertOne({"_id": 1}), InsertOne({})])
         [story] = require_whole(events)
         assert {Outcome.APPLIED: 1, Outcome.NOT_APPLIED: 2} == story[-1].statements
+        assert ("BulkWriteError", 11000) == (story[-1].error_class, story[-1].error_code)
+
+    async def test_a_bulk_operation_with_several_errors(self, watched, events):
+        """Where their codes differ there is no one code."""
+        await watched.insert_one({"_id": 1, "n": "text"})
+        events.clear()
+        writes = [InsertOne({"_id": 1}), UpdateOne({"_id": 1}, {"$inc": {"n": 1}})]
+        with pytest.raises(BulkWriteError) as caught:
+            await watched.bulk_write(writes, ordered=False)
+        assert 2 == len({error["code"] for error in caught.value.details["writeErrors"]})
+        [story] = require_whole(events)
+        assert ("BulkWriteError", None) == (story[-1].error_class, story[-1].error_code)
 
     async def test_bad_arguments(self, watched, events):
         """A write that is refused before it is sent has begun and ended."""

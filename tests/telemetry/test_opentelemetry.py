@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from opentelemetry.metrics import NoOpMeter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -150,8 +151,9 @@ class TestSpans:
             one.attributes["db.response.status_code"],
             one.attributes["aioretry.outcome"],
         )
-        assert ("bulkWrite", "partial") == (
+        assert ("bulkWrite", "11000", "partial") == (
             many.attributes["db.operation.name"],
+            many.attributes["error.type"],
             many.attributes["aioretry.outcome"],
         )
         assert SECRET not in texts_of(exporter.get_finished_spans())
@@ -214,6 +216,34 @@ class TestSpans:
         assert "a hook failed" in caplog.text
         broken.shutdown()
 
+    async def test_a_span_ends_where_metrics_fail(
+        self, replica_set, collection, provider, exporter, caplog
+    ):
+        """Else nobody would ever see it."""
+
+        class Broken(NoOpMeter):
+            """Its histograms raise."""
+
+            def create_histogram(self, *args, **kwargs):
+                return self
+
+            def record(self, *args, **kwargs):
+                raise ZeroDivisionError
+
+        class Meters(NoOpMeterProvider):
+            """Makes such meters."""
+
+            def get_meter(self, *args, **kwargs):
+                return Broken("broken")
+
+        hook = OpenTelemetryHook(provider, Meters())
+        async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+            await client[collection.database.name][collection.name].insert_one({})
+        assert ["applied"] == [
+            span.attributes["aioretry.outcome"] for span in exporter.get_finished_spans()
+        ]
+        assert "a hook failed" in caplog.text
+
     async def test_without_an_sdk(self, replica_set, collection):
         """Where no SDK is set up, nothing happens."""
         async with RetryClient(replica_set.uri, hooks=[OpenTelemetryHook()]) as client:
@@ -244,7 +274,7 @@ class TestMetrics:
         durations = found["db.client.operation.duration"]
         assert [good, bad] == [attributes for attributes, _ in durations]
         assert [1, 1] == [point.count for _, point in durations]
-        assert (0.001, 10.0) == (
+        assert (0.001, 60.0) == (
             durations[0][1].explicit_bounds[0],
             durations[0][1].explicit_bounds[-1],
         )

@@ -5,7 +5,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pymongo.errors import DuplicateKeyError
 
-from aioretry import RetryClient, deadline
+from aioretry import RetryClient, connection_counts, deadline
+from aioretry.events import name_of
+from aioretry.telemetry._describing import _name_of
 from aioretry.telemetry.prometheus import PrometheusHook
 
 SECRET = "hush-hush"
@@ -86,6 +88,40 @@ async def test_connections_and_threads(measured, registry):
     states = {"busy", "idle", "abandoned"}
     assert all(key("aioretry_threads", state=state) in read for state in states)
     assert 0 == read[key("aioretry_queued_attempts")]
+
+
+async def test_two_clients_of_one_deployment(replica_set, measured, collection, hook, registry):
+    """They are equal, and yet both are looked at."""
+    await measured.insert_one({})
+    async with RetryClient(replica_set.uri) as second:
+        await second[collection.database.name][collection.name].insert_one({})
+        assert second == measured.database.client
+        clients = [measured.database.client, second]
+        each = [sum(c.used + c.idle for c in connection_counts(one).values()) for one in clients]
+        assert all(each)
+        hook.observe(second)
+        read = samples(registry)
+        told = sum(value for (name, _), value in read.items() if name == "aioretry_connections")
+        assert sum(each) == told
+
+
+def test_addresses():
+    """They are told as connection strings have them."""
+    assert "db1:27017" == _name_of(("db1", 27017))
+    assert "[::1]:27017" == name_of(("::1", 27017)) == _name_of(("::1", 27017))
+    assert "/tmp/db.sock" == name_of(("/tmp/db.sock", None)) == _name_of(("/tmp/db.sock", None))
+
+
+async def test_labels_of_ones_own(replica_set, collection):
+    """Where names of collections have no end, the service says what stands for them."""
+    registry = CollectorRegistry()
+    hook = PrometheusHook(registry, namespace=lambda name: name.partition(".")[0])
+    async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+        mine = client[collection.database.name][collection.name]
+        with replica_set.faults.drop_reply("insert", namespace=mine.full_name):
+            await mine.insert_one({})
+    namespaces = {dict(labels).get("namespace") for _, labels in samples(registry)} - {None}
+    assert {collection.database.name} == namespaces
 
 
 async def test_one_hook_for_several_clients(replica_set, collection, hook, registry):

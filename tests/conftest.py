@@ -4,19 +4,35 @@
 """
 
 import asyncio
+import gc
 import os
 import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.testing import ReplicaSet
 
+# Tests are never timed: a busy machine takes its time.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
 MAJORITY = WriteConcern(w="majority", j=True)
+
+
+pytest_plugins = [
+    "tests.plugins.limits",
+    "tests.plugins.servers",
+    "tests.plugins.signals",
+    "tests.plugins.times",
+    "tests.plugins.unhandled",
+]
 
 
 def pytest_configure() -> None:
@@ -24,7 +40,24 @@ def pytest_configure() -> None:
     if os.environ.get("AIORETRY_TEST_LOOP") == "uvloop":
         import uvloop
 
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+        from tests.plugins.unhandled import note
+
+        class Loop(uvloop.Loop):
+            def default_exception_handler(self, context: dict[str, Any]) -> None:
+                note(context)
+                super().default_exception_handler(context)
+
+        class Policy(uvloop.EventLoopPolicy):
+            def _loop_factory(self) -> asyncio.AbstractEventLoop:
+                return Loop()
+
+        asyncio.set_event_loop_policy(Policy())
+
+
+def pytest_collection_finish() -> None:
+    """Spare each collection of garbage the thousands of tests and what they import."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

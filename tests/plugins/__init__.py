@@ -1,0 +1,1 @@
+"""What guards and reports a run of the suite."""

@@ -1,0 +1,192 @@
+"""What guards the suite does strike, seen in test runs of their own."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+INI = """
+    [pytest]
+    asyncio_mode = auto
+    asyncio_default_fixture_loop_scope = function
+    filterwarnings = error
+    timeout = 120
+"""
+CONFTEST = """
+    pytest_plugins = [
+        "tests.plugins.limits",
+        "tests.plugins.signals",
+        "tests.plugins.times",
+        "tests.plugins.unhandled",
+    ]
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    """Run a file of tests in a process of its own."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeini(INI)
+    pytester.makeconftest(CONFTEST)
+
+    def run(source: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(source)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *arguments, timeout=100)
+
+    return run
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+class TestLimits:
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_test_that_hangs(self, run, workers, tmp_path):
+        """It fails with the stacks of threads and tasks, its processes are killed, others go on."""
+        told = tmp_path / "pid"
+        result = run(
+            f"""
+            import asyncio, pathlib, subprocess, sys
+            import pytest
+
+            async def wait_for_nothing():
+                await asyncio.Event().wait()
+
+            @pytest.mark.timeout(2)
+            async def test_hangs():
+                child = subprocess.Popen(
+                    [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+                )
+                pathlib.Path({str(told)!r}).write_text(str(child.pid))
+                task = asyncio.create_task(wait_for_nothing())
+                await asyncio.to_thread(child.wait)
+
+            def test_next():
+                pass
+            """,
+            f"-n{workers}",
+        )
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["*took more than 2 seconds*", "*--- task*"])
+        assert "wait_for_nothing" in result.stdout.str()
+        assert "child.wait" in result.stdout.str()
+        assert is_gone(int(told.read_text()))
+
+    def test_a_test_that_can_not_be_ended(self, run):
+        """Its process is ended, which is told, and another one makes the other tests."""
+        result = run(
+            """
+            import signal
+            import pytest
+            from tests.plugins import limits
+
+            limits.MERCY = 0.5
+
+            @pytest.mark.timeout(0.5)
+            def test_hangs():
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+                signal.sigwait({signal.SIGUSR1})
+
+            def test_next():
+                pass
+            """,
+            "-n1",
+        )
+        result.assert_outcomes(failed=1, passed=1)
+        result.stdout.fnmatch_lines(["*worker 'gw0' crashed while running*test_hangs*"])
+        assert "test_hangs can't be ended" in result.stderr.str()
+
+    def test_a_failed_test_that_hangs_when_it_is_torn_down(self, run):
+        """A test has a limit until its fixtures are closed, also once it has failed."""
+        result = run(
+            """
+            import asyncio
+            import pytest
+
+            @pytest.fixture
+            async def endless():
+                yield
+                await asyncio.Event().wait()
+
+            @pytest.mark.timeout(2)
+            async def test_fails(endless):
+                assert False
+            """
+        )
+        result.assert_outcomes(failed=1, errors=1)
+        result.stdout.fnmatch_lines(["*took more than 2 seconds*"])
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("loop.call_soon(fail)", "exception handler was called"),
+        ("threading.Thread(target=fail).start()", "Exception in thread"),
+        ("Broken()", "Exception ignored in"),
+    ],
+    ids=["loop", "thread", "unraisable"],
+)
+def test_an_error_that_nobody_awaits(run, what, told):
+    """It fails the test during which it comes."""
+    result = run(
+        f"""
+        import asyncio, threading
+
+        def fail():
+            raise ZeroDivisionError
+
+        class Broken:
+            def __del__(self):
+                fail()
+
+        async def test_passes_all_the_same():
+            loop = asyncio.get_running_loop()
+            {what}
+            await asyncio.sleep(0.05)
+        """
+    )
+    result.assert_outcomes(failed=1)
+    assert told in result.stdout.str()
+    assert "ZeroDivisionError" in result.stdout.str()
+
+
+def test_signals(run):
+    """What a background job ignores is not ignored by what its tests start."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        result = run(
+            """
+            import signal, subprocess, sys
+
+            def test_it():
+                script = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+                assert b"False" == subprocess.check_output([sys.executable, "-c", script]).strip()
+            """
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    result.assert_outcomes(passed=1)
+
+
+def test_times(run):
+    """The run ends with its slowest tests and the time by folder, and then its summary."""
+    result = run("def test_it(): pass")
+    result.stdout.fnmatch_lines(
+        [
+            "*slowest 20 tests*",
+            "*test_times.py::test_it",
+            "*time by folder*",
+            "*1 tests*",
+            "*1 passed*",
+        ]
+    )

@@ -5,13 +5,11 @@ second, until there is none left to strike.
 """
 
 import asyncio
-import json
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aioretry.testing import Fault, ReplicaSet, Standalone
+from tests.idempotent.child import Child
 
 APP_NAME = "recipe"
 _MOST = 60  # commands of one run; more would mean that a recipe never ends
@@ -77,26 +75,19 @@ async def _kill_when_struck(
 ) -> bool:
     joint = "&" if "?" in servers.uri else "/?"
     uri = f"{servers.uri.removesuffix('/')}{joint}appName={APP_NAME}"
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.idempotent.child",
-        target,
-        uri,
-        json.dumps(arguments),
-        stderr=PIPE,
-    )
-    ending = asyncio.ensure_future(process.communicate())
+    child = Child(target, uri, arguments)
+    ending = asyncio.ensure_future(child.wait())
     striking = asyncio.ensure_future(fault.wait_until_fired(timeout=60))
     try:
         await asyncio.wait({ending, striking}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         striking.cancel()
-        if process.returncode is None:
-            process.kill()
-        _, complaints = await ending
+        child.kill()
+        code = await ending
+        complaints = child.complaints
+        child.close()
         await asyncio.gather(striking, return_exceptions=True)
-    if process.returncode == 0:
+    if code == 0:
         return False
-    assert fault.fired, f"{target} failed by itself: {complaints.decode()}"
+    assert fault.fired, f"{target} failed by itself: {complaints}"
     return True

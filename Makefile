@@ -4,13 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := aioretry tests examples
+PYTEST := $(BIN)/python -m pytest --dist worksteal
+# A suite that starts thousands of processes should not compile the package in each of them.
+export PYTHONDONTWRITEBYTECODE :=
+# Most tests wait most of the time: for elections, replies that are held, processes.
+AT_ONCE ?= 5
 
-.PHONY: help demo test check pytest matrix bench bench-bulk bench-proxy bench-failovers \
+.PHONY: help demo quick test test-long test-all check pytest matrix bench bench-bulk bench-proxy bench-failovers \
 	bench-streams load chaos docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
-	@echo "make test         lint, types and all tests"
+	@echo "make quick        lint, types and the tests that need no server (2 minutes)"
+	@echo "make test         lint, types and all tests, the long ones in a short form (12 minutes)"
+	@echo "make test-all     lint, types and all tests in full length"
 	@echo "make matrix       every server version, PyMongo, Python and event loop (two hours)"
 	@echo "make bench        throughput beside Motor and PyMongo's AsyncMongoClient (15 minutes);"
 	@echo "                  ARGS=--costs, --storm, --memory, --soak measure something else"
@@ -33,7 +40,16 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/python -m aioretry demo $(ARGS)
 
+quick: check
+	$(PYTEST) -n 2 -m "not server and not matrix" $(ARGS)
+
 test: check pytest
+
+test-all: check
+	AIORETRY_FULL=1 $(PYTEST) -n $(AT_ONCE) $(ARGS)
+
+test-long: $(STAMP)
+	AIORETRY_FULL=1 $(PYTEST) -n $(AT_ONCE) -m "long and not matrix" $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
@@ -42,7 +58,7 @@ check: $(STAMP)
 	$(BIN)/pyright
 
 pytest: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -n $(AT_ONCE) $(ARGS)
 
 matrix: $(STAMP)
 	$(BIN)/python -m tests.matrix $(ARGS)

@@ -53,6 +53,7 @@ def write_test(code: str, folder: Path) -> None:
     (folder / f"{folder.name}.py").write_text(code)
 
 
+@pytest.mark.server
 class TestYourService:
     def test_passes(self, run):
         """The service with deadlines passes every test of its suite."""
@@ -145,6 +146,7 @@ def test_tags(shared_set, server_version):
     [document for document in DOCUMENTS if blocks_for_pytest(document)],
     ids=lambda document: document.name,
 )
+@pytest.mark.server
 def test_documents(document: Path, run, tmp_path: Path):
     """Every test in a document passes, and every fixture can be had."""
     (tmp_path / "pytest.ini").write_text((ROOT / SERVICE / "pytest.ini").read_text())

@@ -307,6 +307,7 @@ def cells_of(data: dict[str, Any], *, strategy: str | None = None) -> list[dict[
     return [cell for cell in data["cells"] if strategy in {None, cell["strategy"]}]
 
 
+@pytest.mark.server
 def test_every_strategy_meets_every_fault(real_run: dict[str, Any]) -> None:
     """A short run has all cells, with events in each of them."""
     expected = [(fault.key, key) for fault in OWN_SET for key in KEYS]
@@ -315,6 +316,7 @@ def test_every_strategy_meets_every_fault(real_run: dict[str, Any]) -> None:
     assert real_run["skipped"] == []
 
 
+@pytest.mark.server
 def test_aioretry_is_exact(real_run: dict[str, Any]) -> None:
     """Under every fault, aioretry counts what it acknowledged, and nothing twice."""
     for cell in [*cells_of(real_run, strategy=OURS[0]), *cells_of(real_run, strategy=OURS[1])]:
@@ -324,6 +326,7 @@ def test_aioretry_is_exact(real_run: dict[str, Any]) -> None:
     assert real_run["exact"] is True
 
 
+@pytest.mark.server
 def test_blind_retries_double_what_was_applied(real_run: dict[str, Any]) -> None:
     """Where a reply is lost, blind retries count an event twice, and no retry reports an error."""
     lost = {cell["strategy"]: cell for cell in cells_of(real_run) if cell["fault"] == "reply_lost"}
@@ -332,6 +335,7 @@ def test_blind_retries_double_what_was_applied(real_run: dict[str, Any]) -> None
     assert lost["no_retry"]["counted_errors"] > 0
 
 
+@pytest.mark.server
 def test_command_errors_are_sent_once(real_run: dict[str, Any]) -> None:
     """An update that the server refuses is sent once by aioretry, and six times blindly."""
     for cell in cells_of(real_run):
@@ -342,6 +346,7 @@ def test_command_errors_are_sent_once(real_run: dict[str, Any]) -> None:
             assert cell["sent"] == cell["events"] + cell["retries"], cell
 
 
+@pytest.mark.server
 def test_figures_of_a_run_add_up(real_run: dict[str, Any]) -> None:
     """In every cell, what was counted is what happened, less what is missing, and what is over."""
     for cell in cells_of(real_run):
@@ -349,6 +354,7 @@ def test_figures_of_a_run_add_up(real_run: dict[str, Any]) -> None:
         assert cell["counted"] == cell["events"] - cell["under"] + cell["over"], cell
 
 
+@pytest.mark.server
 def test_ctrl_c_ends_it() -> None:
     """Ctrl-C in the middle of a phase ends everything at once, with exit code 130."""
     command = [sys.executable, "-m", "aioretry", "demo", "--seconds=60", "--json"]

@@ -52,6 +52,7 @@ def test_takes_few_commands():
     assert (first + second).count("\n") < 10
 
 
+@pytest.mark.server
 def test_passes(run):
     """Its files are tests that pass, and their output is the page's."""
     result = run({name: code for name, code in FILES.items() if name != LOOP})
@@ -60,6 +61,7 @@ def test_passes(run):
     assert VARIES.sub("", shown) in VARIES.sub("", result.stdout)
 
 
+@pytest.mark.server
 def test_fails_with_a_loop(run):
     """The loop around the write is found out, with the words of the page."""
     result = run(FILES, "-k", "lost_answers")

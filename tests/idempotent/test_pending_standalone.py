@@ -11,8 +11,9 @@ from aioretry import RetryClient
 from aioretry.idempotent import PendingUpdates, UpdateInterruptedError
 from aioretry.testing import Standalone
 from tests.idempotent.pending_recipe import DATABASE, documents_in, new_name, tokens_in
+from tests.lengths import in_full
 
-COUNTERS, WRITERS, KILLS = 3, 8, 4
+COUNTERS, WRITERS, KILLS = 3, 8, in_full(4, otherwise=2)
 BETWEEN_KILLS = 60  # updates
 INCREMENT = {"$inc": {"n": 1}}
 
@@ -58,6 +59,8 @@ class Writing:
             await self.changed.wait_for(lambda: self.applied.total() >= goal)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(360)
 @pytest.mark.parametrize("timeout", [None, 1.0, 60.0])
 @pytest.mark.parametrize("make", [RetryClient, AsyncMongoClient])
 async def test_kill_and_restart(server_version, make, timeout):

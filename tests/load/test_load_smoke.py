@@ -8,6 +8,7 @@ from tests.load.run import MOTOR, OURS, Options, Side, run
 
 
 @pytest.mark.parametrize("side", [OURS, MOTOR], ids=lambda side: side.name)
+@pytest.mark.server
 async def test_each_order_once(side: Side, tmp_path, capsys, server_version):
     """The shop takes each order once and breaks no rule; on Motor it may, and the run shows it."""
     options = Options(

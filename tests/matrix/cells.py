@@ -39,7 +39,7 @@ class Cell:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables that say so to the tests."""
-        variables = {"AIORETRY_TEST_SERVER": self.server}
+        variables = {"AIORETRY_TEST_SERVER": self.server, "AIORETRY_FULL": "1"}
         if self.loop is not None:
             variables["AIORETRY_TEST_LOOP"] = self.loop
         if self.debug:

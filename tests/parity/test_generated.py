@@ -37,6 +37,7 @@ from hypothesis import strategies as st
 from pymongo.errors import DuplicateKeyError, WriteConcernError, WriteError
 
 from aioretry.testing import ReplicaSet
+from tests.lengths import in_full
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -209,8 +210,9 @@ KNOWN = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["insert_many", "bulk_write"])
-@settings(ALWAYS, max_examples=EXAMPLES or 150)
+@settings(ALWAYS, max_examples=EXAMPLES or in_full(150, otherwise=60))
 @given(data=st.data())
 async def test_bulk_operations(method, pair, stored, data):
     """The same call has the same result or error, and leaves the same behind."""

@@ -1,7 +1,7 @@
 """Workers, primaries and rebuilds are killed and frozen at random; the numbers stay right.
 
-``AIORETRY_STREAM_SECONDS`` is how long a seed takes (20 by default), and ``AIORETRY_STREAM_SEEDS``
-which seeds there are, as ``1,2,3``.
+``AIORETRY_STREAM_SECONDS`` is how long a seed takes (8 by default, in full 20), and
+``AIORETRY_STREAM_SEEDS`` which seeds there are, as ``1,2,3``.
 """
 
 import asyncio
@@ -18,11 +18,12 @@ from pymongo.errors import PyMongoError
 
 from aioretry import deadline
 from aioretry.streams import LeaseKind, LeaseLostError, PartStatus
+from tests.lengths import in_full
 from tests.streams.service import LEASE_SECONDS
 from tests.streams.tagging import animal
 from tests.streams.workers import ended, start
 
-SECONDS = float(os.environ.get("AIORETRY_STREAM_SECONDS", "20"))
+SECONDS = float(os.environ.get("AIORETRY_STREAM_SECONDS", in_full(20, otherwise=8)))
 SEEDS = [int(seed) for seed in os.environ.get("AIORETRY_STREAM_SEEDS", "1").split(",")]
 KEYS, TAGS, WRITERS, WORKERS, AT_ONCE = 300, 60, 4, 2, 3
 ELECTION = 120.0  # seconds; servers that have just begun vote late
@@ -196,6 +197,8 @@ async def part_of(aggregator) -> PartStatus:
     return part
 
 
+@pytest.mark.long
+@pytest.mark.timeout(SECONDS + ELECTION + CALM + 60)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_chaos(seed, replica_set, documents, aggregator, tags, fresh):
     """The workers themselves catch up, and the aggregates equal a full count."""

@@ -41,7 +41,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "told"), WRONG, ids=[str(each[0]) for each in WRONG])
+@pytest.mark.parametrize(("given", "kind", "told"), WRONG, ids=[told for _, _, told in WRONG])
 async def test_arguments(given, kind, told, collection):
     """The error names the argument, what was given and what is accepted."""
     arguments = {

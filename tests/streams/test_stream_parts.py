@@ -48,7 +48,18 @@ EQUAL = [
     ({"days": [1, 2]}, {"days": [1.0, bson.Int64(2)]}),
 ]
 REFUSED = [["a"], ("a",), re.compile("^a"), bson.Regex("^a"), {"$gt": ""}, {"aioretry": 1}]
-KEYS = ["a", "b", 1, 2**40, 1.5, True, None, b"x", {"year": 2026, "month": 11}, bson.ObjectId()]
+KEYS = [
+    "a",
+    "b",
+    1,
+    2**40,
+    1.5,
+    True,
+    None,
+    b"x",
+    {"year": 2026, "month": 11},
+    bson.ObjectId("6b02bc7f383e3e48cdcff3d8"),
+]
 
 
 def change(before=None, after=None) -> Change:

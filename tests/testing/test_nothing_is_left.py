@@ -40,6 +40,7 @@ def what_runs(process: subprocess.Popen[str]) -> tuple[list[int], Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.server
 def test_runner_gets_a_signal(
     run_python, eventually: Callable[..., None], number: signal.Signals
 ) -> None:
@@ -53,6 +54,7 @@ def test_runner_gets_a_signal(
         eventually(lambda: not folder.exists() and not any(map(lives, pids)))
 
 
+@pytest.mark.server
 def test_frozen_server(run_python, eventually: Callable[..., None]) -> None:
     """A stopped server is ended too when its runner is killed."""
     with run_python(RUNNER) as process:

@@ -6,6 +6,7 @@ from aioretry.testing import ReplicaSet
 from aioretry.testing._mongod import _cache
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.server  # of the runs
 
 INI = """
     [pytest]

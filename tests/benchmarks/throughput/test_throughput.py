@@ -287,6 +287,7 @@ class TestFloor:
     ],
     ids=["compare", "costs", "storm", "memory", "soak"],
 )
+@pytest.mark.server
 def test_runs(arguments, tmp_path):
     """The command runs to its end in each mode, and prints figures."""
     picture = tmp_path / "picture.svg"

@@ -6,14 +6,16 @@ import socket
 import subprocess
 import sys
 import uuid
+import warnings
 
 import pytest
-from anyio import to_thread
 from pymongo import MongoClient
 
+from aioretry.__main__ import main
 from aioretry._doctor import command
 from aioretry._doctor.gather import _name_of
 from aioretry.testing import FakeMongoses, Standalone, find_mongod
+from tests.forks import Fork
 
 PASSWORD = "hush/hush:hush"
 QUOTED = "hush%2Fhush%3Ahush"
@@ -23,11 +25,11 @@ CAN, WARNINGS, USAGE, CANNOT, UNREACHABLE = range(5)
 class Told:
     """What the command told, and its exit code."""
 
-    def __init__(self, ended):
-        self.code = ended.returncode
-        self.text = ended.stdout
-        self.complaint = ended.stderr
-        assert "Traceback" not in ended.stderr, ended.stderr
+    def __init__(self, code, text, complaint):
+        self.code = code
+        self.text = text
+        self.complaint = complaint
+        assert "Traceback" not in complaint, complaint
 
     @property
     def data(self):
@@ -46,15 +48,20 @@ async def doctor(uri, *options, env=None):
 
 async def run(*arguments, env=None):
     """Run any command likewise."""
-    line = [sys.executable, "-Werror", "-m", "aioretry", *arguments]
+    fork = Fork("tests.doctor.test_doctor:main_with_errors", arguments, env=env)
+    try:
+        code = await fork.wait()
+    finally:
+        fork.kill()
+        out, err = fork.close()
+    return Told(code, out, err)
 
-    def wait():
-        variables = {**os.environ, **(env or {})}
-        return subprocess.run(
-            line, env=variables, capture_output=True, text=True, timeout=120, check=False
-        )
 
-    return Told(await to_thread.run_sync(wait))
+def main_with_errors(arguments):
+    """What the process does: as with ``-Werror``."""
+    warnings.simplefilter("error")
+    sys.argv[:] = ["aioretry", *arguments]
+    sys.exit(main(arguments))
 
 
 def test_addresses():

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aioretry.testing import Fault, ReplicaSet, Standalone
-from tests.idempotent.child import Child
+from tests.forks import Fork
 
 APP_NAME = "recipe"
 _MOST = 60  # commands of one run; more would mean that a recipe never ends
@@ -75,7 +75,7 @@ async def _kill_when_struck(
 ) -> bool:
     joint = "&" if "?" in servers.uri else "/?"
     uri = f"{servers.uri.removesuffix('/')}{joint}appName={APP_NAME}"
-    child = Child(target, uri, arguments)
+    child = Fork("tests.idempotent.child:run", target, uri, arguments)
     ending = asyncio.ensure_future(child.wait())
     striking = asyncio.ensure_future(fault.wait_until_fired(timeout=60))
     try:
@@ -84,8 +84,7 @@ async def _kill_when_struck(
         striking.cancel()
         child.kill()
         code = await ending
-        complaints = child.complaints
-        child.close()
+        _, complaints = child.close()
         await asyncio.gather(striking, return_exceptions=True)
     if code == 0:
         return False

@@ -3,16 +3,23 @@
 import pytest
 from rich.console import Console
 
+from tests.lengths import in_full
 from tests.load.report import print_report
 from tests.load.run import MOTOR, OURS, Options, Side, run
 
 
 @pytest.mark.parametrize("side", [OURS, MOTOR], ids=lambda side: side.name)
+@pytest.mark.long
 @pytest.mark.server
 async def test_each_order_once(side: Side, tmp_path, capsys, server_version):
     """The shop takes each order once and breaks no rule; on Motor it may, and the run shows it."""
     options = Options(
-        tmp_path, seconds=10.0, connections=20, freezes=False, grace=30.0, server=server_version
+        tmp_path,
+        seconds=in_full(10.0, otherwise=5.0),
+        connections=20,
+        freezes=False,
+        grace=30.0,
+        server=server_version,
     )
     faults: list[str] = []
     result = await run(side, options, faults.append)

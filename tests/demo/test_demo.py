@@ -24,7 +24,6 @@ from aioretry._demo.report import as_data, print_report
 from aioretry._demo.run import Line, Result
 from aioretry._demo.state import Cell, State
 from aioretry._demo.strategies import strategies
-from tests.lengths import in_full
 
 PLAN = Plan(90.0, 10)
 KEYS = [strategy.key for strategy in strategies(PLAN)]
@@ -297,8 +296,7 @@ def test_pauses_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def real_run() -> dict[str, Any]:
-    seconds = f"--seconds={in_full(30, otherwise=20)}"
-    command = [sys.executable, "-m", "aioretry", "demo", seconds, "--writers=10", "--json"]
+    command = [sys.executable, "-m", "aioretry", "demo", "--seconds=30", "--writers=10", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     data: dict[str, Any] = json.loads(done.stdout)
@@ -309,7 +307,6 @@ def cells_of(data: dict[str, Any], *, strategy: str | None = None) -> list[dict[
     return [cell for cell in data["cells"] if strategy in {None, cell["strategy"]}]
 
 
-@pytest.mark.long
 @pytest.mark.server
 def test_every_strategy_meets_every_fault(real_run: dict[str, Any]) -> None:
     """A short run has all cells, with events in each of them."""
@@ -319,7 +316,6 @@ def test_every_strategy_meets_every_fault(real_run: dict[str, Any]) -> None:
     assert real_run["skipped"] == []
 
 
-@pytest.mark.long
 @pytest.mark.server
 def test_aioretry_is_exact(real_run: dict[str, Any]) -> None:
     """Under every fault, aioretry counts what it acknowledged, and nothing twice."""
@@ -330,7 +326,6 @@ def test_aioretry_is_exact(real_run: dict[str, Any]) -> None:
     assert real_run["exact"] is True
 
 
-@pytest.mark.long
 @pytest.mark.server
 def test_blind_retries_double_what_was_applied(real_run: dict[str, Any]) -> None:
     """Where a reply is lost, blind retries count an event twice, and no retry reports an error."""
@@ -340,7 +335,6 @@ def test_blind_retries_double_what_was_applied(real_run: dict[str, Any]) -> None
     assert lost["no_retry"]["counted_errors"] > 0
 
 
-@pytest.mark.long
 @pytest.mark.server
 def test_command_errors_are_sent_once(real_run: dict[str, Any]) -> None:
     """An update that the server refuses is sent once by aioretry, and six times blindly."""
@@ -352,7 +346,6 @@ def test_command_errors_are_sent_once(real_run: dict[str, Any]) -> None:
             assert cell["sent"] == cell["events"] + cell["retries"], cell
 
 
-@pytest.mark.long
 @pytest.mark.server
 def test_figures_of_a_run_add_up(real_run: dict[str, Any]) -> None:
     """In every cell, what was counted is what happened, less what is missing, and what is over."""

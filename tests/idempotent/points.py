@@ -5,7 +5,7 @@ second, until there is none left to strike.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aioretry.testing import Fault, ReplicaSet, Standalone
@@ -42,6 +42,8 @@ async def at_each_kill(
     target: str,
     arguments: Callable[[int], dict[str, Any]],
     recover: Callable[[int], Awaitable[object]],
+    *,
+    whens: Sequence[bool] = (False, True),
 ) -> int:
     """Kill a process that runs a recipe at each of its commands, before it and after it.
 
@@ -51,13 +53,14 @@ async def at_each_kill(
             It runs in a process of its own, whose clients are named :data:`APP_NAME`.
         arguments: Makes the arguments of a run (JSON); given the number of the run, from 1.
         recover: Does what the next process would do, and checks the final state.
+        whens: Whether before it, after it, or both: whether it is applied.
 
     Returns:
         How many processes were killed.
     """
     number = 0
     for nth in range(1, _MOST):
-        for applied in (False, True):
+        for applied in whens:
             number += 1
             fault = servers.faults.hang(
                 nth=nth, applied=applied, app_name=APP_NAME, must_fire=False

@@ -1,7 +1,7 @@
 """What to do after a transaction failed. Pure: no clock, no driver, nothing to await."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pymongo.errors import OperationFailure, PyMongoError
@@ -68,7 +68,7 @@ class TransactionRetries:
         """
         if self._is_deadline_of_the_server(error, time_left):
             return _TIME_OUT
-        return self._run_again(time_left) if _has(error, TRANSIENT) else _RAISE
+        return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
 
     def after_commit(
         self, error: PyMongoError, *, time_left: float
@@ -86,9 +86,9 @@ class TransactionRetries:
             return _TIME_OUT
         if _is_max_time_expired(error):
             return _RAISE
-        if _has(error, UNKNOWN_COMMIT):
+        if has_label(error, UNKNOWN_COMMIT):
             return CommitAgain() if time_left > 0 else _TIME_OUT
-        return self._run_again(time_left) if _has(error, TRANSIENT) else _RAISE
+        return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
 
     def _is_deadline_of_the_server(self, error: BaseException, time_left: float) -> bool:
         # Under a deadline it is what the server, or PyMongo in its place, was given as a limit.
@@ -113,10 +113,35 @@ def backoff(retries: int) -> float:
     return min(_MAX_BACKOFF, _INITIAL_BACKOFF * growth)
 
 
+def errors_in(error: BaseException) -> Iterator[BaseException]:
+    """Go through the errors of a group, and of the groups in it; or give the one error.
+
+    Args:
+        error: What the callback raised. A group that holds more than errors, such as a
+            KeyboardInterrupt, is one.
+    """
+    if not isinstance(error, ExceptionGroup):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from errors_in(each)
+
+
+def has_label(error: BaseException, label: str) -> bool:
+    """Tell whether an error has a label, or one of a group of errors has.
+
+    Args:
+        error: The error. Of a group, what the others say shows again when everything is run again.
+        label: The label.
+    """
+    return any(
+        isinstance(each, PyMongoError) and each.has_error_label(label) for each in errors_in(error)
+    )
+
+
 def _is_max_time_expired(error: BaseException) -> bool:
     # The code of a write concern error is the error's code too.
-    return isinstance(error, OperationFailure) and error.code == _MAX_TIME_EXPIRED
-
-
-def _has(error: BaseException, label: str) -> bool:
-    return isinstance(error, PyMongoError) and error.has_error_label(label)
+    return any(
+        isinstance(each, OperationFailure) and each.code == _MAX_TIME_EXPIRED
+        for each in errors_in(error)
+    )

@@ -1,8 +1,10 @@
 """A Motor session whose transactions are retried as the specification says."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
@@ -14,7 +16,16 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor, _pymongo_timeout
 from aioretry._motor import AsyncIOMotorClientSession
-from aioretry._transactions import RETRY_LIMIT, CommitAgain, GiveUp, RunAgain, TransactionRetries
+from aioretry._transactions import (
+    RETRY_LIMIT,
+    TRANSIENT,
+    CommitAgain,
+    GiveUp,
+    RunAgain,
+    TransactionRetries,
+    errors_in,
+    has_label,
+)
 from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, links_of
@@ -44,6 +55,8 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         write_concern: WriteConcern | None = None,
         read_preference: Any = None,
         max_commit_time_ms: int | None = None,
+        *,
+        session_per_run: bool = False,
     ) -> T:
         """Run a callback in a transaction and commit it, both as often as needed.
 
@@ -53,8 +66,9 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
           MaxTimeMSExpired. PyMongo repeats it once by itself before that. The server commits a
           transaction at most once.
         - The whole transaction, callback included, after an error of the callback or the commit
-          with the label ``TransientTransactionError``. Before the n-th time there is a wait: a
-          random part of ``min(500 ms, 5 ms * 1.5**(n - 1))``.
+          with the label ``TransientTransactionError``, or a group of errors (``TaskGroup``) of
+          which one has it. Before the n-th time there is a wait: a random part of ``min(500 ms, 5
+          ms * 1.5**(n - 1))``.
         - Any other error aborts the transaction, unless it is the commit's, and is raised.
 
         So the callback may run several times: whatever else it does must bear that. It must let
@@ -62,6 +76,10 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         swallows one has the commit refused and the transaction run again until time is over. It
         passes the session to each operation that is to be part of the transaction. It should
         neither commit nor abort; if it does, nothing more is done.
+
+        What the callback has started and left running when it ends, well or not, such as a task
+        that nobody awaits or the rest of a ``gather()``, is no part of any other run: whatever it
+        still wants to send in the session is refused with ``InvalidOperation``.
 
         Retries end 120 seconds after the call, or with the deadline that applies here: a
         surrounding :func:`~aioretry.deadline` or ``pymongo.timeout()``, or the client's
@@ -81,6 +99,8 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             read_preference: The transaction's read preference; None takes the session's default.
             max_commit_time_ms: How long a commit may take on the server, in milliseconds; ignored
                 under a deadline that ever comes.
+            session_per_run: Whether the callback gets another session at each run, of the same
+                options, instead of this one.
 
         Returns:
             What the callback returned the last time.
@@ -97,16 +117,43 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         limit = self._write_path.deadline()
 
         def start() -> None:
-            self.start_transaction(read_concern, write_concern, read_preference, max_commit_time_ms)
+            transaction.session.start_transaction(
+                read_concern, write_concern, read_preference, max_commit_time_ms
+            )
 
+        transaction = Transaction(
+            self,
+            start,
+            coro,
+            TransactionRetries(random.random, under_deadline=limit is not None),
+            limit or Deadline.after(RETRY_LIMIT),
+            session_per_run,
+        )
         async with deadline(None if limit is None else limit.remaining()):
-            return await Transaction(
-                self,
-                start,
-                coro,
-                TransactionRetries(random.random, under_deadline=limit is not None),
-                limit or Deadline.after(RETRY_LIMIT),
-            ).run()
+            return await transaction.run()
+
+    def start_transaction(  # type: ignore[override]
+        self,
+        read_concern: ReadConcern | None = None,
+        write_concern: WriteConcern | None = None,
+        read_preference: Any = None,
+        max_commit_time_ms: int | None = None,
+    ) -> AbstractAsyncContextManager[Any]:
+        """Start a transaction, which a block commits or aborts; arguments and errors as Motor's."""
+        _motor.runs_of(self).require()
+        return super().start_transaction(
+            read_concern, write_concern, read_preference, max_commit_time_ms
+        )
+
+    def commit_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
+        """Commit the transaction; returns a running future, and errors are as Motor's."""
+        _motor.runs_of(self).require()
+        return super().commit_transaction()  # type: ignore[return-value]
+
+    def abort_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
+        """Abort the transaction; returns a running future, and errors are as Motor's."""
+        _motor.runs_of(self).require()
+        return super().abort_transaction()  # type: ignore[return-value]
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,6 +177,7 @@ class Transaction(Generic[T]):
         callback: What is to be done.
         retries: Decides.
         limit: When retries end.
+        session_per_run: Whether each run gets another session like that one.
     """
 
     session: RetryMotorClientSession
@@ -137,26 +185,42 @@ class Transaction(Generic[T]):
     callback: Callable[[RetryMotorClientSession], Awaitable[T]]
     retries: TransactionRetries
     limit: Deadline
+    session_per_run: bool = False
     _abort_time: float = field(default=_ABORT_TIMEOUT, init=False)
 
     async def run(self) -> T:
         """Run the callback and commit, until that is done or nothing more may be tried."""
         self._abort_time = min(self.limit.remaining(), _ABORT_TIMEOUT)
         while True:
-            self.start()
-            try:
-                result = await self.callback(self.session)
-            except BaseException as exc:
-                await self._clean_up(exc)
-                decision = self.retries.after_callback(exc, time_left=self.limit.remaining())
-                wait = self._wait(decision, exc)
-                if wait is None:
-                    raise
-            else:
-                wait = await self._commit()
-                if wait is None:
-                    return result
+            with self._session_of_run():
+                self.start()
+                try:
+                    with _motor.runs_of(self.session).run():
+                        result = await self.callback(self.session)
+                except BaseException as exc:
+                    await self._clean_up(exc)
+                    decision = self.retries.after_callback(exc, time_left=self.limit.remaining())
+                    wait = self._wait(decision, exc)
+                    if wait is None:
+                        raise
+                else:
+                    wait = await self._commit()
+                    if wait is None:
+                        return result
             await anyio.sleep(wait)
+
+    @contextlib.contextmanager
+    def _session_of_run(self) -> Iterator[None]:
+        if not self.session_per_run:
+            yield
+            return
+        self.session = _motor.renewed(self.session)
+        own = self.session
+        try:
+            yield
+        finally:
+            if not own.delegate.in_transaction:
+                own.delegate.end_session()  # which sends nothing then
 
     async def _commit(self) -> float | None:
         """Commit; return how long to wait before everything is run again, None if it is done."""
@@ -192,7 +256,8 @@ class Transaction(Generic[T]):
         else:
             text = f"with_transaction gave up after {RETRY_LIMIT:.0f} s and {runs} transactions"
             late = NetworkTimeout(f"{text}; {last}")
-        _motor.copy_labels(error, late)
+        for each in errors_in(error):
+            _motor.copy_labels(each, late)
         return late
 
     async def _clean_up(self, error: BaseException) -> None:
@@ -214,7 +279,9 @@ class Transaction(Generic[T]):
 
 def _has_left_something_running(error: BaseException) -> bool:
     # Motor's threads go on after a cancellation, also one that a timeout in the callback made.
-    # A group of them is looked at no closer.
-    if not isinstance(error, Exception) or isinstance(error, TimeoutError | ExceptionGroup):
+    # A group of them is looked at no closer, unless everything is run again, in the same session.
+    if isinstance(error, ExceptionGroup):
+        return not has_label(error, TRANSIENT)
+    if not isinstance(error, Exception) or isinstance(error, TimeoutError):
         return True
     return any(isinstance(link, asyncio.CancelledError) for link in links_of(error))

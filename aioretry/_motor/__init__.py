@@ -21,7 +21,7 @@ from aioretry._motor.options import (
     timeout,
     wrap_reads,
 )
-from aioretry._motor.sessions import abandon_transaction, user_session
+from aioretry._motor.sessions import abandon_transaction, renewed, runs_of, user_session
 
 __all__ = [
     "AgnosticClientSession",
@@ -41,6 +41,8 @@ __all__ = [
     "encode_documents",
     "encrypts",
     "policy",
+    "renewed",
+    "runs_of",
     "surrounding_deadline",
     "timeout",
     "user_session",

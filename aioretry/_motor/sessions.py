@@ -2,8 +2,9 @@
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pymongo
 from bson.binary import Binary
@@ -16,6 +17,9 @@ from pymongo.read_preferences import ReadPreference
 
 from aioretry import _pymongo_timeout
 from aioretry._driver import ServerSession
+from aioretry._runs import Runs
+
+S = TypeVar("S", bound=AsyncIOMotorClientSession)
 
 
 def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerSession:
@@ -36,6 +40,22 @@ def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerS
     return _UserSession(own)
 
 
+def runs_of(session: AsyncIOMotorClientSession) -> Runs:
+    """Return the runs of a session's transactions, which whatever is sent in it belongs to."""
+    delegate: Any = session.delegate
+    stamp = vars(delegate).get("_apply_to")
+    if not isinstance(stamp, _Guarded):
+        runs = Runs()
+        _keep_apart(delegate, runs)
+        return runs
+    return stamp.runs
+
+
+def renewed(session: S) -> S:
+    """Return another session of the same options and times, in which nothing is in progress."""
+    return type(session)(_like(session.delegate), session.client)
+
+
 def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> Callable[[], None]:
     """Take a session's transaction away from it, and from whoever still writes in it.
 
@@ -51,15 +71,8 @@ def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> C
         What aborts the transaction; it blocks, and raises nothing.
     """
     old: Any = session.delegate
-    options = old.options
-    new = old.client.start_session(
-        causal_consistency=options.causal_consistency,
-        default_transaction_options=options.default_transaction_options,
-    )
-    if old.cluster_time is not None:
-        new.advance_cluster_time(old.cluster_time)
-    if old.operation_time is not None:
-        new.advance_operation_time(old.operation_time)
+    new = _like(old)
+    _keep_apart(new, runs_of(session))
     session.delegate = new
 
     def abort() -> None:
@@ -71,6 +84,39 @@ def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> C
         old._unpin()
 
     return abort
+
+
+class _Guarded:
+    """A method of a session that makes something ready to be sent, as long as its run goes on."""
+
+    def __init__(self, session: Any, method: Callable[..., None], runs: Runs) -> None:
+        self.runs = runs
+        self._session = weakref.ref(session)  # which has this one
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        with self.runs.sending():
+            self._method(self._session(), *args, **kwargs)
+
+
+def _keep_apart(session: Any, runs: Runs) -> None:
+    # The only two places that everything passes: where a number is taken, and where a command gets
+    # its session. Threads decide long before whether they are in a transaction.
+    session._apply_to = _Guarded(session, type(session)._apply_to, runs)
+    session._start_retryable_write = _Guarded(session, type(session)._start_retryable_write, runs)
+
+
+def _like(session: Any) -> Any:
+    options = session.options
+    new = session.client.start_session(
+        causal_consistency=options.causal_consistency,
+        default_transaction_options=options.default_transaction_options,
+    )
+    if session.cluster_time is not None:
+        new.advance_cluster_time(session.cluster_time)
+    if session.operation_time is not None:
+        new.advance_operation_time(session.operation_time)
+    return new
 
 
 class LoopSession(Protocol):
@@ -108,7 +154,8 @@ class _UserSession:
         """Take the next transaction number of the user's session."""
         with _numbers:  # a user may share a session between tasks
             server_session = _server_session(self._session)
-            server_session.inc_transaction_id()
+            session: Any = self._session
+            session._start_retryable_write()
             return int(server_session.transaction_id)
 
     def latest_number(self) -> int:

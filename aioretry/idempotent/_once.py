@@ -244,19 +244,21 @@ class OnceCall:
             await self._claim(records, session)
             try:
                 answer = await self._answer(records, session)
-            except PyMongoError as exc:
+            except (PyMongoError, ExceptionGroup) as exc:
                 self._require_sense(exc)
                 raise
             self._is_committing = True
             return answer
 
         try:
-            async with await self._database.client.start_session() as session:
+            client = cast(RetryClient[Any], self._database.client)
+            async with await client.start_session() as session:
                 answer: bytes = await session.with_transaction(
                     serve,
                     read_concern=ReadConcern("majority"),
                     write_concern=MAJORITY,
                     read_preference=ReadPreference.PRIMARY,
+                    session_per_run=True,
                 )
                 return bson.decode(answer)
         except PyMongoError as exc:
@@ -301,9 +303,8 @@ class OnceCall:
         )
         return answer
 
-    def _require_sense(self, error: PyMongoError) -> None:
-        is_lost = isinstance(error, OperationFailure) and error.code == _NO_SUCH_TRANSACTION
-        self._lost = self._lost + 1 if is_lost else 0
+    def _require_sense(self, error: Exception) -> None:
+        self._lost = self._lost + 1 if _says_lost(error) else 0
         if self._lost == _MOST_LOST:
             raise InvalidOperation(_LOST) from error
 
@@ -316,6 +317,13 @@ class OnceCall:
         if record["payload"] != self._fingerprint:
             raise IdempotencyConflict("this key was used with another payload before")
         return bson.decode(record["answer"])
+
+
+def _says_lost(error: Exception) -> bool:
+    # In a group with others, it is another one's fault.
+    if isinstance(error, ExceptionGroup):
+        return all(_says_lost(each) for each in error.exceptions)
+    return isinstance(error, OperationFailure) and error.code == _NO_SUCH_TRANSACTION
 
 
 def at_once_of(value: object) -> int:

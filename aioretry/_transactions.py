@@ -30,6 +30,9 @@ class RunAgain:
 class CommitAgain:
     """Send the commit again."""
 
+    wait: float = 0.0
+    """The backoff before that, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
@@ -55,6 +58,9 @@ class TransactionRetries:
 
     retries: int = 0
     """How often the whole transaction was run again."""
+
+    commits: int = 0
+    """How often the latest commit was sent again."""
 
     def after_callback(self, error: BaseException, *, time_left: float) -> RunAgain | GiveUp:
         """Say what follows from an error of the callback.
@@ -87,7 +93,7 @@ class TransactionRetries:
         if _is_max_time_expired(error):
             return _RAISE
         if has_label(error, UNKNOWN_COMMIT):
-            return CommitAgain() if time_left > 0 else _TIME_OUT
+            return self._commit_again(time_left)
         return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
 
     def _is_deadline_of_the_server(self, error: BaseException, time_left: float) -> bool:
@@ -99,14 +105,24 @@ class TransactionRetries:
         if wait >= time_left:
             return _TIME_OUT
         self.retries += 1
+        self.commits = 0
         return RunAgain(wait)
+
+    def _commit_again(self, time_left: float) -> CommitAgain | GiveUp:
+        # The specification knows no pause here. A server that answers so without end would be asked
+        # without end.
+        wait = self.random() * backoff(self.commits - 1) if self.commits else 0.0
+        if wait >= time_left:
+            return _TIME_OUT
+        self.commits += 1
+        return CommitAgain(wait)
 
 
 def backoff(retries: int) -> float:
-    """Return the longest wait before a transaction is run again, in seconds.
+    """Return the longest wait before a transaction is run again, or committed, in seconds.
 
     Args:
-        retries: How often it was run again before.
+        retries: How often there was such a wait before.
     """
     # The exponent has an end: a float would overflow after some 1700 retries.
     growth = _BACKOFF_GROWTH ** min(retries, 20)

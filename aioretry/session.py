@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
@@ -26,6 +26,7 @@ from aioretry._transactions import (
     errors_in,
     has_label,
 )
+from aioretry._verdict import RETRYABLE_WRITE
 from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, links_of
@@ -63,8 +64,9 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         What is retried (transactions-convenient-api, "Sequence of Actions"):
 
         - The commit, after an error with the label ``UnknownTransactionCommitResult`` that is not
-          MaxTimeMSExpired. PyMongo repeats it once by itself before that. The server commits a
-          transaction at most once.
+          MaxTimeMSExpired. PyMongo repeats it once by itself before that. From the second time on
+          there is a wait before, of the lengths below. The server commits a transaction at most
+          once.
         - The whole transaction, callback included, after an error of the callback or the commit
           with the label ``TransientTransactionError``, or a group of errors (``TaskGroup``) of
           which one has it. Before the n-th time there is a wait: a random part of ``min(500 ms, 5
@@ -146,14 +148,45 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         )
 
     def commit_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
-        """Commit the transaction; returns a running future, and errors are as Motor's."""
+        """Commit the transaction.
+
+        PyMongo repeats it once after an error that it can be repeated after. Under a deadline it is
+        repeated after such errors until time is over, with a growing pause. If time is over before
+        the first commit is sent, the transaction is aborted.
+
+        Returns:
+            A running future. It raises what Motor's does, and ``DeadlineExceeded`` if the
+            transaction was aborted instead.
+        """
         _motor.runs_of(self).require()
-        return super().commit_transaction()  # type: ignore[return-value]
+        limit = self._write_path.surrounding_deadline()
+        if limit is None:
+            return super().commit_transaction()  # type: ignore[return-value]
+        return asyncio.ensure_future(_commit_again_before(self, limit))
 
     def abort_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
-        """Abort the transaction; returns a running future, and errors are as Motor's."""
+        """Abort the transaction; under a deadline, it has 5 seconds of its own for that.
+
+        Returns:
+            A running future; its errors are Motor's.
+        """
         _motor.runs_of(self).require()
-        return super().abort_transaction()  # type: ignore[return-value]
+        with self._own_time():
+            return super().abort_transaction()  # type: ignore[return-value]
+
+    def end_session(self) -> asyncio.Future[None]:  # type: ignore[override]
+        """End the session, and abort what is in progress, as :meth:`abort_transaction` does.
+
+        Returns:
+            A running future.
+        """
+        with self._own_time():
+            return super().end_session()  # type: ignore[return-value]
+
+    def _own_time(self) -> AbstractContextManager[object]:
+        # What a deadline that is over keeps from being aborted bars others for a minute.
+        limit = self._write_path.surrounding_deadline()
+        return nullcontext() if limit is None else _pymongo_timeout.fresh(_ABORT_TIMEOUT)
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,16 +261,17 @@ class Transaction(Generic[T]):
             return None  # the callback has ended it
         while True:
             try:
-                await self.session.commit_transaction()
+                await _commit(self.session, self.limit if self.retries.under_deadline else None)
             except PyMongoError as exc:
                 decision = self.retries.after_commit(exc, time_left=self.limit.remaining())
-                if isinstance(decision, CommitAgain):
-                    continue
-                wait = self._wait(decision, exc)
-                if wait is None:
-                    raise
-                return wait
-            return None
+                if not isinstance(decision, CommitAgain):
+                    wait = self._wait(decision, exc)
+                    if wait is None:
+                        raise
+                    return wait
+            else:
+                return None
+            await anyio.sleep(decision.wait)
 
     def _wait(self, decision: RunAgain | GiveUp, error: BaseException) -> float | None:
         if isinstance(decision, RunAgain):
@@ -273,8 +307,29 @@ class Transaction(Generic[T]):
             await self.session.abort_transaction()
             return
         with _pymongo_timeout.fresh(self._abort_time):
-            aborted = self.session.abort_transaction()
+            aborted = AsyncIOMotorClientSession.abort_transaction(self.session)
         await aborted
+
+
+async def _commit(session: RetryMotorClientSession, limit: Deadline | None) -> None:
+    if limit is not None and limit.is_over and _motor.has_begun_transaction(session):
+        await session.abort_transaction()
+        raise DeadlineExceeded(
+            "the deadline was over before the transaction could be committed; it is aborted"
+        )
+    await AsyncIOMotorClientSession.commit_transaction(session)
+
+
+async def _commit_again_before(session: RetryMotorClientSession, limit: Deadline) -> None:
+    retries = TransactionRetries(random.random)
+    while True:
+        try:
+            return await _commit(session, limit)
+        except PyMongoError as exc:
+            decision = retries.after_commit(exc, time_left=limit.remaining())
+            if not isinstance(decision, CommitAgain) or not exc.has_error_label(RETRYABLE_WRITE):
+                raise
+        await anyio.sleep(decision.wait)
 
 
 def _has_left_something_running(error: BaseException) -> bool:

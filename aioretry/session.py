@@ -15,7 +15,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor, _pymongo_timeout
-from aioretry._motor import AsyncIOMotorClientSession
+from aioretry._motor import AsyncIOMotorClient, AsyncIOMotorClientSession
 from aioretry._transactions import (
     RETRY_LIMIT,
     TRANSIENT,
@@ -31,7 +31,7 @@ from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, links_of
 
-__all__ = ["RetryMotorClientSession"]
+__all__ = ["RetryMotorClientSession", "run_transaction"]
 
 T = TypeVar("T")
 
@@ -56,8 +56,6 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         write_concern: WriteConcern | None = None,
         read_preference: Any = None,
         max_commit_time_ms: int | None = None,
-        *,
-        session_per_run: bool = False,
     ) -> T:
         """Run a callback in a transaction and commit it, both as often as needed.
 
@@ -101,8 +99,6 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             read_preference: The transaction's read preference; None takes the session's default.
             max_commit_time_ms: How long a commit may take on the server, in milliseconds; ignored
                 under a deadline that ever comes.
-            session_per_run: Whether the callback gets another session at each run, of the same
-                options, instead of this one.
 
         Returns:
             What the callback returned the last time.
@@ -116,23 +112,8 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             InvalidOperation: A transaction is in progress on this session, or it has ended.
             Exception: Whatever the callback or the commit raised and is not retried.
         """
-        limit = self._write_path.deadline()
-
-        def start() -> None:
-            transaction.session.start_transaction(
-                read_concern, write_concern, read_preference, max_commit_time_ms
-            )
-
-        transaction = Transaction(
-            self,
-            start,
-            coro,
-            TransactionRetries(random.random, under_deadline=limit is not None),
-            limit or Deadline.after(RETRY_LIMIT),
-            session_per_run,
-        )
-        async with deadline(None if limit is None else limit.remaining()):
-            return await transaction.run()
+        options = read_concern, write_concern, read_preference, max_commit_time_ms
+        return await _transact(self, coro, options, session_per_run=False)
 
     def start_transaction(  # type: ignore[override]
         self,
@@ -200,9 +181,66 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             await self.end_session()
 
 
+async def run_transaction(
+    client: AsyncIOMotorClient[Any],
+    callback: Callable[[RetryMotorClientSession], Awaitable[T]],
+    *,
+    read_concern: ReadConcern | None = None,
+    write_concern: WriteConcern | None = None,
+    read_preference: Any = None,
+    max_commit_time_ms: int | None = None,
+) -> T:
+    """Run a callback in a transaction as ``with_transaction`` does, each run in its own session.
+
+    Args:
+        client: A :class:`~aioretry.RetryClient`.
+        callback: Called with the session of the run, and what it returns is awaited.
+        read_concern: As for :meth:`RetryMotorClientSession.with_transaction`.
+        write_concern: The same.
+        read_preference: The same.
+        max_commit_time_ms: The same.
+
+    Returns:
+        What the callback returned the last time.
+
+    Raises:
+        TypeError: It is a client of another class.
+        Exception: What ``with_transaction`` raises.
+    """
+    async with await client.start_session() as session:
+        if not isinstance(session, RetryMotorClientSession):
+            raise TypeError(f"client must be a RetryClient, not {type(client).__name__}")
+        options = read_concern, write_concern, read_preference, max_commit_time_ms
+        return await _transact(session, callback, options, session_per_run=True)
+
+
+async def _transact(
+    session: RetryMotorClientSession,
+    callback: Callable[[RetryMotorClientSession], Awaitable[T]],
+    options: tuple[ReadConcern | None, WriteConcern | None, Any, int | None],
+    *,
+    session_per_run: bool,
+) -> T:
+    limit = session._write_path.deadline()
+
+    def start() -> None:
+        transaction.session.start_transaction(*options)
+
+    transaction = Transaction(
+        session,
+        start,
+        callback,
+        TransactionRetries(random.random, under_deadline=limit is not None),
+        limit or Deadline.after(RETRY_LIMIT),
+        session_per_run,
+    )
+    async with deadline(None if limit is None else limit.remaining()):
+        return await transaction.run()
+
+
 @dataclass(slots=True)
 class Transaction(Generic[T]):
-    """One call of ``with_transaction``.
+    """One call of ``with_transaction``, or of :func:`run_transaction`.
 
     Args:
         session: What the callback gets.

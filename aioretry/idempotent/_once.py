@@ -30,6 +30,7 @@ from aioretry import (
     RetryMotorCollection,
     RetryMotorDatabase,
     deadline,
+    run_transaction,
 )
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
@@ -258,16 +259,14 @@ class OnceCall:
             return answer
 
         try:
-            client = cast(RetryClient[Any], self._database.client)
-            async with await client.start_session() as session:
-                answer: bytes = await session.with_transaction(
-                    serve,
-                    read_concern=ReadConcern("majority"),
-                    write_concern=MAJORITY,
-                    read_preference=ReadPreference.PRIMARY,
-                    session_per_run=True,
-                )
-                return self._decoded(answer)
+            answer: bytes = await run_transaction(
+                cast(RetryClient[Any], self._database.client),
+                serve,
+                read_concern=ReadConcern("majority"),
+                write_concern=MAJORITY,
+                read_preference=ReadPreference.PRIMARY,
+            )
+            return self._decoded(answer)
         except PyMongoError as exc:
             if exc.timeout and self._is_blocked:
                 raise KeyInUseError(_IN_USE) from exc

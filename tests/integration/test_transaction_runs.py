@@ -8,7 +8,7 @@ import pytest
 from pymongo import monitoring
 from pymongo.errors import InvalidOperation, PyMongoError
 
-from aioretry import Outcome, RetryClient, outcome_of
+from aioretry import Outcome, RetryClient, outcome_of, run_transaction
 from aioretry.idempotent import Keys
 
 TRANSIENT = "TransientTransactionError"
@@ -37,8 +37,7 @@ async def by_session(collection, work):
 
 async def by_sessions(collection, work):
     """Run work in a transaction, each run in a session of its own."""
-    async with await collection.database.client.start_session() as session:
-        return await session.with_transaction(work, session_per_run=True)
+    return await run_transaction(collection.database.client, work)
 
 
 async def by_key(collection, work):
@@ -52,7 +51,7 @@ async def by_key(collection, work):
     await keys.once("a key", answering, database=collection.database)
 
 
-WAYS = {"with_transaction": by_session, "session_per_run": by_sessions, "once": by_key}
+WAYS = {"with_transaction": by_session, "run_transaction": by_sessions, "once": by_key}
 
 
 def transient():
@@ -350,7 +349,7 @@ class TestSessions:
         assert [99, 0] == balances(stored)
 
     async def test_are_each_runs_own(self, replica_set, accounts, stored, commands):
-        """With `session_per_run`, what the callback gets differs from run to run."""
+        """With `run_transaction`, what the callback gets differs from run to run."""
         given = []
 
         async def callback(session):
@@ -361,6 +360,16 @@ class TestSessions:
             await by_sessions(accounts, callback)
         assert (2, [True, True]) == (len({*map(id, given)}), [each.has_ended for each in given])
         assert [99, 0] == balances(stored)
+
+
+async def test_of_another_client(motor):
+    """A client without retries is refused."""
+
+    async def callback(session):
+        del session
+
+    with pytest.raises(TypeError, match="must be a RetryClient"):
+        await run_transaction(motor, callback)
 
 
 class TestGroups:

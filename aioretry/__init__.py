@@ -25,6 +25,7 @@ A module imports only from lower ones:
     _selection  _sessions  _replies     waiting for a server; leases; what replies say
     _watching                           one operation, as hooks are told of it
     _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
+    _runs                               the runs of a session's transactions, kept apart
     sources                             who says how a write with a key is sent
     errors  events  deadlines           what users see of a write, and its time limits
     _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
@@ -60,7 +61,7 @@ from aioretry.events import (
     every_event,
 )
 from aioretry.operation import Operation
-from aioretry.session import RetryMotorClientSession
+from aioretry.session import RetryMotorClientSession, run_transaction
 from aioretry.sources import (
     KeyedStatement,
     KnownReply,
@@ -102,6 +103,7 @@ __all__ = [
     "outcome_of",
     "partial_result_of",
     "resolve",
+    "run_transaction",
     "thread_counts",
 ]
 

@@ -4,12 +4,12 @@ import hashlib
 import json
 import math
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import IO, Any, TypeAlias
 
+from bson.codec_options import CodecOptions
 from pymongo.errors import (
     ConnectionFailure,
     ExecutionTimeout,
@@ -238,19 +238,23 @@ def _positive(name: str, value: object) -> float:
     return float(value)
 
 
-def key_of(fields: Sequence[str], *, required: bool) -> str | Problem:
+class NoKey:
+    """Stands for the key of one request that has none."""
+
+
+def key_of(fields: Sequence[str], *, required: bool) -> str | NoKey | Problem:
     """Read the Idempotency-Key field: a string, as the draft says, or a token, as many send it.
 
     Args:
         fields: The values of all such fields of a request.
-        required: Whether there has to be one; a random key takes its place if not.
+        required: Whether there has to be one.
 
     Returns:
         The key, or what is wrong with it.
     """
     if not fields:
         missing = Problem(400, "key_missing", f"this request needs the header field {KEY_HEADER}")
-        return missing if required else secrets.token_hex(32)
+        return missing if required else NoKey()
     text = fields[0].strip(" \t")
     quoted = _STRING.fullmatch(text)
     key = re.sub(r'\\(["\\])', r"\1", quoted[1]) if quoted else text
@@ -294,7 +298,7 @@ class KeyOfRequest:
         keys: Makes keys.
         database: Where answers are kept.
         caller: Whose request it is; the keys of two callers are never the same.
-        key: What the request says.
+        key: What the request says; without one, nothing is kept of what is done for it.
         request: What the key stands for: method, path and body.
 
     Raises:
@@ -307,7 +311,7 @@ class KeyOfRequest:
         keys: Keys,
         database: RetryMotorDatabase[Any],
         caller: object,
-        key: str,
+        key: str | NoKey,
         request: bytes,
     ) -> None:
         if not isinstance(caller, str):
@@ -315,14 +319,17 @@ class KeyOfRequest:
         if not caller:
             raise ValueError("scope must say who calls, and gave an empty str")
         self._keys = keys
-        self._database = database
-        self._key = joined(KEY_HEADER, caller, key)
+        # Answers are made of plain values here, whatever the database's are.
+        self._database = database.with_options(codec_options=CodecOptions())
+        self._key = None if isinstance(key, NoKey) else joined(KEY_HEADER, caller, key)
         self._request = hashlib.sha256(request).digest()
         self._used: set[str] = set()
 
-    def source(self, collection: RetryMotorCollection[Any]) -> StatementSource:
+    def source(self, collection: RetryMotorCollection[Any]) -> StatementSource | None:
         """Return what ``collection.operation(key=...)`` asks; for its use only."""
         self._use(f"{collection.database.name}.{collection.name}", once=False)
+        if self._key is None:
+            return None
         return self._keys(self._key).source(collection)
 
     async def stored(self, work: StoredWork) -> OnceAnswer:

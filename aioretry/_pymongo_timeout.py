@@ -49,6 +49,11 @@ def fresh(seconds: float) -> Iterator[None]:
         _csot.DEADLINE.reset(token)
 
 
+def end() -> None:
+    """Have PyMongo take the timeout of this context for over, if it has one."""
+    _csot.DEADLINE.set(-math.inf)
+
+
 @contextlib.contextmanager
 def _less_a_round_trip(
     timeout: AbstractContextManager[object], round_trip_time: float

@@ -1,7 +1,7 @@
 """What to do after a transaction failed. Pure: no clock, no driver, nothing to await."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pymongo.errors import OperationFailure, PyMongoError
@@ -30,6 +30,9 @@ class RunAgain:
 class CommitAgain:
     """Send the commit again."""
 
+    wait: float = 0.0
+    """The backoff before that, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
@@ -56,6 +59,9 @@ class TransactionRetries:
     retries: int = 0
     """How often the whole transaction was run again."""
 
+    commits: int = 0
+    """How often the latest commit was sent again."""
+
     def after_callback(self, error: BaseException, *, time_left: float) -> RunAgain | GiveUp:
         """Say what follows from an error of the callback.
 
@@ -68,7 +74,7 @@ class TransactionRetries:
         """
         if self._is_deadline_of_the_server(error, time_left):
             return _TIME_OUT
-        return self._run_again(time_left) if _has(error, TRANSIENT) else _RAISE
+        return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
 
     def after_commit(
         self, error: PyMongoError, *, time_left: float
@@ -86,9 +92,9 @@ class TransactionRetries:
             return _TIME_OUT
         if _is_max_time_expired(error):
             return _RAISE
-        if _has(error, UNKNOWN_COMMIT):
-            return CommitAgain() if time_left > 0 else _TIME_OUT
-        return self._run_again(time_left) if _has(error, TRANSIENT) else _RAISE
+        if has_label(error, UNKNOWN_COMMIT):
+            return self._commit_again(time_left)
+        return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
 
     def _is_deadline_of_the_server(self, error: BaseException, time_left: float) -> bool:
         # Under a deadline it is what the server, or PyMongo in its place, was given as a limit.
@@ -99,24 +105,59 @@ class TransactionRetries:
         if wait >= time_left:
             return _TIME_OUT
         self.retries += 1
+        self.commits = 0
         return RunAgain(wait)
+
+    def _commit_again(self, time_left: float) -> CommitAgain | GiveUp:
+        # The specification knows no pause here. A server that answers so without end would be asked
+        # without end.
+        wait = self.random() * backoff(self.commits - 1) if self.commits else 0.0
+        if wait >= time_left:
+            return _TIME_OUT
+        self.commits += 1
+        return CommitAgain(wait)
 
 
 def backoff(retries: int) -> float:
-    """Return the longest wait before a transaction is run again, in seconds.
+    """Return the longest wait before a transaction is run again, or committed, in seconds.
 
     Args:
-        retries: How often it was run again before.
+        retries: How often there was such a wait before.
     """
     # The exponent has an end: a float would overflow after some 1700 retries.
     growth = _BACKOFF_GROWTH ** min(retries, 20)
     return min(_MAX_BACKOFF, _INITIAL_BACKOFF * growth)
 
 
+def errors_in(error: BaseException) -> Iterator[BaseException]:
+    """Go through the errors of a group, and of the groups in it; or give the one error.
+
+    Args:
+        error: What the callback raised. A group that holds more than errors, such as a
+            KeyboardInterrupt, is one.
+    """
+    if not isinstance(error, ExceptionGroup):
+        yield error
+        return
+    for each in error.exceptions:
+        yield from errors_in(each)
+
+
+def has_label(error: BaseException, label: str) -> bool:
+    """Tell whether an error has a label, or one of a group of errors has.
+
+    Args:
+        error: The error. Of a group, what the others say shows again when everything is run again.
+        label: The label.
+    """
+    return any(
+        isinstance(each, PyMongoError) and each.has_error_label(label) for each in errors_in(error)
+    )
+
+
 def _is_max_time_expired(error: BaseException) -> bool:
     # The code of a write concern error is the error's code too.
-    return isinstance(error, OperationFailure) and error.code == _MAX_TIME_EXPIRED
-
-
-def _has(error: BaseException, label: str) -> bool:
-    return isinstance(error, PyMongoError) and error.has_error_label(label)
+    return any(
+        isinstance(each, OperationFailure) and each.code == _MAX_TIME_EXPIRED
+        for each in errors_in(error)
+    )

@@ -100,8 +100,9 @@ def deadline_middleware(
     """Return what sets a deadline for all that is done for a request; reads and writes obey it.
 
     What does not obey is cancelled some time after the deadline, if the response has not begun by
-    then, and 504 is answered. A stream has what is left of the time. What asks for a websocket has
-    no deadline.
+    then, and 504 is answered. A stream has what is left of the time. Of what asks for a websocket,
+    which only GET does, nothing but the beginning has to be in time: reads and writes have no
+    deadline there.
 
     Args:
         default: Seconds for a request that asks for nothing.
@@ -119,9 +120,9 @@ def deadline_middleware(
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if web.WebSocketResponse().can_prepare(request):
-            return await handler(request)
-        seconds = limits.seconds(request.headers.getall(limits.header, []))
+        is_for_socket = _asks_for_websocket(request)
+        fields = [] if is_for_socket else request.headers.getall(limits.header, [])
+        seconds = limits.seconds(fields)
         if isinstance(seconds, Problem):
             return _response(seconds)
         cancelled: asyncio.CancelledError | None = None
@@ -133,7 +134,7 @@ def deadline_middleware(
 
             timer = asyncio.get_running_loop().call_later(seconds + limits.grace, cancel)
             try:
-                async with deadline(seconds) as limit:
+                with deadline(None if is_for_socket else seconds) as limit:
                     request[_DEADLINE] = limit
                     return await handler(request)
             except asyncio.CancelledError as exc:
@@ -190,6 +191,10 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
             raise
         problem = found
     return _response(problem)
+
+
+def _asks_for_websocket(request: web.Request) -> bool:
+    return request.method == "GET" and bool(web.WebSocketResponse().can_prepare(request))
 
 
 def _has_begun(request: web.Request) -> bool:
@@ -281,7 +286,8 @@ def idempotency_key(
             same. It has to be somebody whom you have authenticated: whoever can say that they are
             another one gets the answers of that one.
         database: Where answers are kept; None is the database that the URI names.
-        required: Whether a request without a key is answered with 400; it gets a random one if not.
+        required: Whether a request without a key is answered with 400. If not, its work is done
+            all the same, and no answer is kept: whoever repeats it has it done again.
 
     Returns:
         A function that raises :class:`ProblemError` (400) for a key that is missing or wrong, and

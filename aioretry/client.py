@@ -10,12 +10,11 @@ from typing import Any, Self
 
 import anyio
 import anyio.to_thread
-import pymongo
 from bson.codec_options import CodecOptions
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import _motor
+from aioretry import _motor, _pymongo_timeout
 from aioretry._driver import ConnectionCounts, DocumentT, ThreadCounts
 from aioretry._motor import (
     AgnosticClientSession,
@@ -218,7 +217,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         """
         self._driver.close()
         self._write_path.close(_CLOSE_TIMEOUT)
-        with pymongo.timeout(_CLOSE_TIMEOUT):
+        with _pymongo_timeout.fresh(_CLOSE_TIMEOUT):
             self.delegate.close()
 
 

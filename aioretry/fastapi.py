@@ -342,7 +342,8 @@ def idempotency_key(
             two callers are never the same. It has to be somebody whom you have authenticated:
             whoever can say that they are another one gets the answers of that one.
         database: Where answers are kept; None is the database that the URI names.
-        required: Whether a request without a key is answered with 400; it gets a random one if not.
+        required: Whether a request without a key is answered with 400. If not, its work is done
+            all the same, and no answer is kept: whoever repeats it has it done again.
 
     Returns:
         The dependency. It raises :class:`ProblemError` (400) for a key that is missing or wrong.

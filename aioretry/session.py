@@ -1,8 +1,10 @@
 """A Motor session whose transactions are retried as the specification says."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
@@ -13,13 +15,23 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor, _pymongo_timeout
-from aioretry._motor import AsyncIOMotorClientSession
-from aioretry._transactions import RETRY_LIMIT, CommitAgain, GiveUp, RunAgain, TransactionRetries
+from aioretry._motor import AsyncIOMotorClient, AsyncIOMotorClientSession
+from aioretry._transactions import (
+    RETRY_LIMIT,
+    TRANSIENT,
+    CommitAgain,
+    GiveUp,
+    RunAgain,
+    TransactionRetries,
+    errors_in,
+    has_label,
+)
+from aioretry._verdict import RETRYABLE_WRITE
 from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, links_of
 
-__all__ = ["RetryMotorClientSession"]
+__all__ = ["RetryMotorClientSession", "run_transaction"]
 
 T = TypeVar("T")
 
@@ -50,11 +62,13 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         What is retried (transactions-convenient-api, "Sequence of Actions"):
 
         - The commit, after an error with the label ``UnknownTransactionCommitResult`` that is not
-          MaxTimeMSExpired. PyMongo repeats it once by itself before that. The server commits a
-          transaction at most once.
+          MaxTimeMSExpired. PyMongo repeats it once by itself before that. From the second time on
+          there is a wait before, of the lengths below. The server commits a transaction at most
+          once.
         - The whole transaction, callback included, after an error of the callback or the commit
-          with the label ``TransientTransactionError``. Before the n-th time there is a wait: a
-          random part of ``min(500 ms, 5 ms * 1.5**(n - 1))``.
+          with the label ``TransientTransactionError``, or a group of errors (``TaskGroup``) of
+          which one has it. Before the n-th time there is a wait: a random part of ``min(500 ms, 5
+          ms * 1.5**(n - 1))``.
         - Any other error aborts the transaction, unless it is the commit's, and is raised.
 
         So the callback may run several times: whatever else it does must bear that. It must let
@@ -62,6 +76,10 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         swallows one has the commit refused and the transaction run again until time is over. It
         passes the session to each operation that is to be part of the transaction. It should
         neither commit nor abort; if it does, nothing more is done.
+
+        What the callback has started and left running when it ends, well or not, such as a task
+        that nobody awaits or the rest of a ``gather()``, is no part of any other run: whatever it
+        still wants to send in the session is refused with ``InvalidOperation``.
 
         Retries end 120 seconds after the call, or with the deadline that applies here: a
         surrounding :func:`~aioretry.deadline` or ``pymongo.timeout()``, or the client's
@@ -94,19 +112,62 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             InvalidOperation: A transaction is in progress on this session, or it has ended.
             Exception: Whatever the callback or the commit raised and is not retried.
         """
-        limit = self._write_path.deadline()
+        options = read_concern, write_concern, read_preference, max_commit_time_ms
+        return await _transact(self, coro, options, session_per_run=False)
 
-        def start() -> None:
-            self.start_transaction(read_concern, write_concern, read_preference, max_commit_time_ms)
+    def start_transaction(  # type: ignore[override]
+        self,
+        read_concern: ReadConcern | None = None,
+        write_concern: WriteConcern | None = None,
+        read_preference: Any = None,
+        max_commit_time_ms: int | None = None,
+    ) -> AbstractAsyncContextManager[Any]:
+        """Start a transaction, which a block commits or aborts; arguments and errors as Motor's."""
+        _motor.runs_of(self).require()
+        return super().start_transaction(
+            read_concern, write_concern, read_preference, max_commit_time_ms
+        )
 
-        async with deadline(None if limit is None else limit.remaining()):
-            return await Transaction(
-                self,
-                start,
-                coro,
-                TransactionRetries(random.random, under_deadline=limit is not None),
-                limit or Deadline.after(RETRY_LIMIT),
-            ).run()
+    def commit_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
+        """Commit the transaction.
+
+        PyMongo repeats it once after an error that it can be repeated after. Under a deadline it is
+        repeated after such errors until time is over, with a growing pause. If time is over before
+        the first commit is sent, the transaction is aborted.
+
+        Returns:
+            A running future. It raises what Motor's does, and ``DeadlineExceeded`` if the
+            transaction was aborted instead.
+        """
+        _motor.runs_of(self).require()
+        limit = self._write_path.surrounding_deadline()
+        if limit is None:
+            return super().commit_transaction()  # type: ignore[return-value]
+        return asyncio.ensure_future(_commit_again_before(self, limit))
+
+    def abort_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
+        """Abort the transaction; under a deadline, it has 5 seconds of its own for that.
+
+        Returns:
+            A running future; its errors are Motor's.
+        """
+        _motor.runs_of(self).require()
+        with self._own_time():
+            return super().abort_transaction()  # type: ignore[return-value]
+
+    def end_session(self) -> asyncio.Future[None]:  # type: ignore[override]
+        """End the session, and abort what is in progress, as :meth:`abort_transaction` does.
+
+        Returns:
+            A running future.
+        """
+        with self._own_time():
+            return super().end_session()  # type: ignore[return-value]
+
+    def _own_time(self) -> AbstractContextManager[object]:
+        # What a deadline that is over keeps from being aborted bars others for a minute.
+        limit = self._write_path.surrounding_deadline()
+        return nullcontext() if limit is None else _pymongo_timeout.fresh(_ABORT_TIMEOUT)
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,9 +181,66 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             await self.end_session()
 
 
+async def run_transaction(
+    client: AsyncIOMotorClient[Any],
+    callback: Callable[[RetryMotorClientSession], Awaitable[T]],
+    *,
+    read_concern: ReadConcern | None = None,
+    write_concern: WriteConcern | None = None,
+    read_preference: Any = None,
+    max_commit_time_ms: int | None = None,
+) -> T:
+    """Run a callback in a transaction as ``with_transaction`` does, each run in its own session.
+
+    Args:
+        client: A :class:`~aioretry.RetryClient`.
+        callback: Called with the session of the run, and what it returns is awaited.
+        read_concern: As for :meth:`RetryMotorClientSession.with_transaction`.
+        write_concern: The same.
+        read_preference: The same.
+        max_commit_time_ms: The same.
+
+    Returns:
+        What the callback returned the last time.
+
+    Raises:
+        TypeError: It is a client of another class.
+        Exception: What ``with_transaction`` raises.
+    """
+    async with await client.start_session() as session:
+        if not isinstance(session, RetryMotorClientSession):
+            raise TypeError(f"client must be a RetryClient, not {type(client).__name__}")
+        options = read_concern, write_concern, read_preference, max_commit_time_ms
+        return await _transact(session, callback, options, session_per_run=True)
+
+
+async def _transact(
+    session: RetryMotorClientSession,
+    callback: Callable[[RetryMotorClientSession], Awaitable[T]],
+    options: tuple[ReadConcern | None, WriteConcern | None, Any, int | None],
+    *,
+    session_per_run: bool,
+) -> T:
+    limit = session._write_path.deadline()
+
+    def start() -> None:
+        transaction.session.start_transaction(*options)
+
+    transaction = Transaction(
+        session,
+        start,
+        callback,
+        TransactionRetries(random.random, under_deadline=limit is not None),
+        limit or Deadline.after(RETRY_LIMIT),
+        session_per_run,
+    )
+    async with deadline(None if limit is None else limit.remaining()):
+        return await transaction.run()
+
+
 @dataclass(slots=True)
 class Transaction(Generic[T]):
-    """One call of ``with_transaction``.
+    """One call of ``with_transaction``, or of :func:`run_transaction`.
 
     Args:
         session: What the callback gets.
@@ -130,6 +248,7 @@ class Transaction(Generic[T]):
         callback: What is to be done.
         retries: Decides.
         limit: When retries end.
+        session_per_run: Whether each run gets another session like that one.
     """
 
     session: RetryMotorClientSession
@@ -137,26 +256,42 @@ class Transaction(Generic[T]):
     callback: Callable[[RetryMotorClientSession], Awaitable[T]]
     retries: TransactionRetries
     limit: Deadline
+    session_per_run: bool = False
     _abort_time: float = field(default=_ABORT_TIMEOUT, init=False)
 
     async def run(self) -> T:
         """Run the callback and commit, until that is done or nothing more may be tried."""
         self._abort_time = min(self.limit.remaining(), _ABORT_TIMEOUT)
         while True:
-            self.start()
-            try:
-                result = await self.callback(self.session)
-            except BaseException as exc:
-                await self._clean_up(exc)
-                decision = self.retries.after_callback(exc, time_left=self.limit.remaining())
-                wait = self._wait(decision, exc)
-                if wait is None:
-                    raise
-            else:
-                wait = await self._commit()
-                if wait is None:
-                    return result
+            with self._session_of_run():
+                self.start()
+                try:
+                    with _motor.runs_of(self.session).run():
+                        result = await self.callback(self.session)
+                except BaseException as exc:
+                    await self._clean_up(exc)
+                    decision = self.retries.after_callback(exc, time_left=self.limit.remaining())
+                    wait = self._wait(decision, exc)
+                    if wait is None:
+                        raise
+                else:
+                    wait = await self._commit()
+                    if wait is None:
+                        return result
             await anyio.sleep(wait)
+
+    @contextlib.contextmanager
+    def _session_of_run(self) -> Iterator[None]:
+        if not self.session_per_run:
+            yield
+            return
+        self.session = _motor.renewed(self.session)
+        own = self.session
+        try:
+            yield
+        finally:
+            if not own.delegate.in_transaction:
+                own.delegate.end_session()  # which sends nothing then
 
     async def _commit(self) -> float | None:
         """Commit; return how long to wait before everything is run again, None if it is done."""
@@ -164,16 +299,17 @@ class Transaction(Generic[T]):
             return None  # the callback has ended it
         while True:
             try:
-                await self.session.commit_transaction()
+                await _commit(self.session, self.limit if self.retries.under_deadline else None)
             except PyMongoError as exc:
                 decision = self.retries.after_commit(exc, time_left=self.limit.remaining())
-                if isinstance(decision, CommitAgain):
-                    continue
-                wait = self._wait(decision, exc)
-                if wait is None:
-                    raise
-                return wait
-            return None
+                if not isinstance(decision, CommitAgain):
+                    wait = self._wait(decision, exc)
+                    if wait is None:
+                        raise
+                    return wait
+            else:
+                return None
+            await anyio.sleep(decision.wait)
 
     def _wait(self, decision: RunAgain | GiveUp, error: BaseException) -> float | None:
         if isinstance(decision, RunAgain):
@@ -192,7 +328,8 @@ class Transaction(Generic[T]):
         else:
             text = f"with_transaction gave up after {RETRY_LIMIT:.0f} s and {runs} transactions"
             late = NetworkTimeout(f"{text}; {last}")
-        _motor.copy_labels(error, late)
+        for each in errors_in(error):
+            _motor.copy_labels(each, late)
         return late
 
     async def _clean_up(self, error: BaseException) -> None:
@@ -208,13 +345,36 @@ class Transaction(Generic[T]):
             await self.session.abort_transaction()
             return
         with _pymongo_timeout.fresh(self._abort_time):
-            aborted = self.session.abort_transaction()
+            aborted = AsyncIOMotorClientSession.abort_transaction(self.session)
         await aborted
+
+
+async def _commit(session: RetryMotorClientSession, limit: Deadline | None) -> None:
+    if limit is not None and limit.is_over and _motor.has_begun_transaction(session):
+        await session.abort_transaction()
+        raise DeadlineExceeded(
+            "the deadline was over before the transaction could be committed; it is aborted"
+        )
+    await AsyncIOMotorClientSession.commit_transaction(session)
+
+
+async def _commit_again_before(session: RetryMotorClientSession, limit: Deadline) -> None:
+    retries = TransactionRetries(random.random)
+    while True:
+        try:
+            return await _commit(session, limit)
+        except PyMongoError as exc:
+            decision = retries.after_commit(exc, time_left=limit.remaining())
+            if not isinstance(decision, CommitAgain) or not exc.has_error_label(RETRYABLE_WRITE):
+                raise
+        await anyio.sleep(decision.wait)
 
 
 def _has_left_something_running(error: BaseException) -> bool:
     # Motor's threads go on after a cancellation, also one that a timeout in the callback made.
-    # A group of them is looked at no closer.
-    if not isinstance(error, Exception) or isinstance(error, TimeoutError | ExceptionGroup):
+    # A group of them is looked at no closer, unless everything is run again, in the same session.
+    if isinstance(error, ExceptionGroup):
+        return not has_label(error, TRANSIENT)
+    if not isinstance(error, Exception) or isinstance(error, TimeoutError):
         return True
     return any(isinstance(link, asyncio.CancelledError) for link in links_of(error))

@@ -109,8 +109,8 @@ class StatementSource(Protocol):
 class OperationKey(Protocol):
     """What is given to ``collection.operation(key=...)``."""
 
-    def source(self, collection: Any) -> StatementSource:
-        """Return what is asked in one operation.
+    def source(self, collection: Any) -> StatementSource | None:
+        """Return what is asked in one operation; None if it is to be one without a key.
 
         Args:
             collection: The collection that the operation is on.

@@ -13,7 +13,7 @@ PACKAGE = Path(aioretry.__file__).parent
 RANKS = [
     {"errors", "_encoded", "_pymongo_timeout"},
     {"deadlines", "events"},
-    {"_verdict", "_transactions", "_driver", "sources"},
+    {"_verdict", "_transactions", "_runs", "_driver", "sources"},
     {"_arguments", "_replies", "_sessions", "_selection", "_threads", "_watching"},
     {"_commands", "_statements", "_motor", "_flight"},
     {"_bulk", "_racing"},

@@ -21,7 +21,13 @@ from aioretry._motor.options import (
     timeout,
     wrap_reads,
 )
-from aioretry._motor.sessions import abandon_transaction, user_session
+from aioretry._motor.sessions import (
+    abandon_transaction,
+    has_begun_transaction,
+    renewed,
+    runs_of,
+    user_session,
+)
 
 __all__ = [
     "AgnosticClientSession",
@@ -40,7 +46,10 @@ __all__ = [
     "copy_labels",
     "encode_documents",
     "encrypts",
+    "has_begun_transaction",
     "policy",
+    "renewed",
+    "runs_of",
     "surrounding_deadline",
     "timeout",
     "user_session",

@@ -1,9 +1,12 @@
 """Sessions of PyMongo's, leased and of the user's."""
 
 import contextlib
+import contextvars
 import time
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar
 
 import pymongo
 from bson.binary import Binary
@@ -16,6 +19,12 @@ from pymongo.read_preferences import ReadPreference
 
 from aioretry import _pymongo_timeout
 from aioretry._driver import ServerSession
+from aioretry._runs import Runs
+
+_is_retry: ContextVar[bool] = ContextVar("aioretry_is_retry", default=False)
+"""Whether a commit or abort was sent already, in its context."""
+
+S = TypeVar("S", bound=AsyncIOMotorClientSession)
 
 
 def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerSession:
@@ -36,6 +45,22 @@ def user_session(delegate: pymongo.MongoClient[Any], session: object) -> ServerS
     return _UserSession(own)
 
 
+def runs_of(session: AsyncIOMotorClientSession) -> Runs:
+    """Return the runs of a session's transactions, which whatever is sent in it belongs to."""
+    delegate: Any = session.delegate
+    stamp = vars(delegate).get("_apply_to")
+    if not isinstance(stamp, _Guarded):
+        runs = Runs()
+        _keep_apart(delegate, runs)
+        return runs
+    return stamp.runs
+
+
+def renewed(session: S) -> S:
+    """Return another session of the same options and times, in which nothing is in progress."""
+    return type(session)(_like(session.delegate), session.client)
+
+
 def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> Callable[[], None]:
     """Take a session's transaction away from it, and from whoever still writes in it.
 
@@ -51,15 +76,8 @@ def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> C
         What aborts the transaction; it blocks, and raises nothing.
     """
     old: Any = session.delegate
-    options = old.options
-    new = old.client.start_session(
-        causal_consistency=options.causal_consistency,
-        default_transaction_options=options.default_transaction_options,
-    )
-    if old.cluster_time is not None:
-        new.advance_cluster_time(old.cluster_time)
-    if old.operation_time is not None:
-        new.advance_operation_time(old.operation_time)
+    new = _like(old)
+    _keep_apart(new, runs_of(session))
     session.delegate = new
 
     def abort() -> None:
@@ -71,6 +89,78 @@ def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> C
         old._unpin()
 
     return abort
+
+
+class _Guarded:
+    """A method of a session, or of its transaction, that is for runs that have not ended."""
+
+    def __init__(self, owner: Any, method: Callable[..., None], runs: Runs) -> None:
+        self.runs = runs
+        self._owner = weakref.ref(owner)  # which has this one
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        with self.runs.sending():
+            self._method(self._owner(), *args, **kwargs)
+
+
+def _keep_apart(session: Any, runs: Runs) -> None:
+    # The places that everything passes: where it is forgotten how the last transaction has ended,
+    # where a number is taken, and where a command gets its session. Threads decide long before
+    # whether they are in a transaction.
+    kind, transaction = type(session), session._transaction
+    session._apply_to = _Guarded(session, kind._apply_to, runs)
+    session._start_retryable_write = _Guarded(session, kind._start_retryable_write, runs)
+    transaction.reset = _Guarded(transaction, type(transaction).reset, runs)
+    finishing = _Finishing(session)
+    session._finish_transaction_with_retry = finishing.with_retry
+    session._finish_transaction = finishing.once
+
+
+class _Finishing:
+    """How a session commits or aborts: with one retry, under a deadline too.
+
+    There PyMongo would go on without a pause until time is over.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = weakref.ref(session)  # which has this one
+        self._kind = type(session)
+
+    def with_retry(self, command: str) -> Any:
+        """Commit or abort, in a context of its own."""
+        finish = self._kind._finish_transaction_with_retry
+        return contextvars.copy_context().run(finish, self._session(), command)
+
+    def once(self, connection: Any, command: str) -> Any:
+        """Send the command."""
+        is_retry = _is_retry.get()
+        _is_retry.set(True)
+        try:
+            return self._kind._finish_transaction(self._session(), connection, command)
+        except PyMongoError:
+            if is_retry:
+                _pymongo_timeout.end()
+            raise
+
+
+def _like(session: Any) -> Any:
+    options = session.options
+    new = session.client.start_session(
+        causal_consistency=options.causal_consistency,
+        default_transaction_options=options.default_transaction_options,
+    )
+    if session.cluster_time is not None:
+        new.advance_cluster_time(session.cluster_time)
+    if session.operation_time is not None:
+        new.advance_operation_time(session.operation_time)
+    return new
+
+
+def has_begun_transaction(session: AsyncIOMotorClientSession) -> bool:
+    """Tell whether a transaction is in progress of which the server may know."""
+    delegate: Any = session.delegate
+    return delegate.in_transaction and not delegate._starting_transaction
 
 
 class LoopSession(Protocol):
@@ -108,7 +198,8 @@ class _UserSession:
         """Take the next transaction number of the user's session."""
         with _numbers:  # a user may share a session between tasks
             server_session = _server_session(self._session)
-            server_session.inc_transaction_id()
+            session: Any = self._session
+            session._start_retryable_write()
             return int(server_session.transaction_id)
 
     def latest_number(self) -> int:
@@ -123,6 +214,9 @@ class _UserSession:
             raise InvalidOperation(
                 "a transaction was started on the session before this write over it was sent"
             )
+        # Nothing more can be done about one that has ended (transactions, "ClientSession changes").
+        session: Any = self._session
+        session._transaction.reset()
         return self._session
 
     def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:

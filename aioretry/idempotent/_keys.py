@@ -1,5 +1,6 @@
 """Idempotency keys: what a user has of them."""
 
+import secrets
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
@@ -129,7 +130,7 @@ class Keys:
 
     async def once(
         self,
-        key: str | bytes,
+        key: str | bytes | None,
         work: Work,
         *,
         database: RetryMotorDatabase[Any],
@@ -151,13 +152,15 @@ class Keys:
         for at most 120 seconds.
 
         Args:
-            key: What tells it from others. It is neither sent nor logged.
+            key: What tells it from others. It is neither sent nor logged. None stands for what
+                nobody can repeat: the work is done in a transaction, and no answer is kept.
             work: Does it, and returns the answer as a document; awaited with a session that is in a
                 transaction, which has to be given to each of its reads and writes. It may be run
                 more than once, so that nothing else may happen in it. It must let the errors of its
                 commands out: one that it catches, such as a DuplicateKeyError, has aborted the
                 transaction all the same.
-            database: Where the answer is kept; its client does the work.
+            database: Where the answer is kept, and in whose codec options; its client does the
+                work.
             payload: What the key stands for, such as a request's body. Only a fingerprint is kept.
 
         Returns:
@@ -179,8 +182,10 @@ class Keys:
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
-        names = Names(self._secret, self._namespace, database.name, key_of(key))
-        call = OnceCall(names, database, self._answer_records, self._turns, payload, work)
+        own = secrets.token_bytes() if key is None else key_of(key)
+        names = Names(self._secret, self._namespace, database.name, own)
+        records = None if key is None else self._answer_records
+        call = OnceCall(names, database, records, self._turns, payload, work)
         return await call.run()
 
     async def __aenter__(self) -> Self:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 import bson
+from bson.codec_options import CodecOptions
 from pymongo import ReadPreference
 from pymongo.errors import (
     DocumentTooLarge,
@@ -29,6 +30,7 @@ from aioretry import (
     RetryMotorCollection,
     RetryMotorDatabase,
     deadline,
+    run_transaction,
 )
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
@@ -62,7 +64,7 @@ class OnceAnswer:
     """What work that is done once has given."""
 
     value: Mapping[str, Any]
-    """What the work returned when it was done, as BSON keeps it."""
+    """What the work returned when it was done, as BSON and the database's codec options keep it."""
 
     replayed: bool
     """Whether another call has done the work."""
@@ -148,8 +150,8 @@ class OnceCall:
 
     Args:
         names: What follows from the key.
-        database: Where the record is kept.
-        records: Its collection.
+        database: Where the record is kept, and in whose codec options its answer.
+        records: Its collection; None keeps none.
         turns: Says when.
         payload: What the key stands for.
         work: Does it, with the transaction's session.
@@ -159,7 +161,7 @@ class OnceCall:
         self,
         names: Names,
         database: RetryMotorDatabase[Any],
-        records: Records,
+        records: Records | None,
         turns: Turns,
         payload: bytes,
         work: Work,
@@ -167,6 +169,7 @@ class OnceCall:
         self._id = names.record_id()
         self._fingerprint = names.fingerprint(0, {"payload": payload})
         self._database = database
+        self._codec_options: CodecOptions[Any] = database.codec_options
         self._records = records
         self._turns = turns
         self._work = work
@@ -203,7 +206,7 @@ class OnceCall:
         raise self._late()
 
     async def _run(self) -> OnceAnswer:
-        records = await self._records.of(self._database)
+        records = None if self._records is None else await self._records.of(self._database)
         client = cast(RetryClient[Any], self._database.client)
         while True:
             try:
@@ -211,7 +214,7 @@ class OnceCall:
                     return OnceAnswer(await self._execute(records), replayed=False)
             except _TakenError:
                 # It may not be visible to the majority yet; or it is gone by now, or never will be.
-                stored = await self._find(records)
+                stored = None if records is None else await self._find(records)
                 if stored is not None:
                     return OnceAnswer(stored, replayed=True)
             except _BlockedError:
@@ -238,27 +241,32 @@ class OnceCall:
         labels = [_UNKNOWN] if self._is_committing else []
         return DeadlineExceeded("the deadline of once() is over", {"errorLabels": labels})
 
-    async def _execute(self, records: RetryMotorCollection[dict[str, Any]]) -> Mapping[str, Any]:
+    async def _execute(
+        self, records: RetryMotorCollection[dict[str, Any]] | None
+    ) -> Mapping[str, Any]:
         async def serve(session: RetryMotorClientSession) -> bytes:
             self._is_committing = False
-            await self._claim(records, session)
+            if records is not None:
+                await self._claim(records, session)
             try:
-                answer = await self._answer(records, session)
-            except PyMongoError as exc:
+                answer = await self._answer(session)
+                if records is not None:
+                    await self._store(records, answer, session)
+            except (PyMongoError, ExceptionGroup) as exc:
                 self._require_sense(exc)
                 raise
             self._is_committing = True
             return answer
 
         try:
-            async with await self._database.client.start_session() as session:
-                answer: bytes = await session.with_transaction(
-                    serve,
-                    read_concern=ReadConcern("majority"),
-                    write_concern=MAJORITY,
-                    read_preference=ReadPreference.PRIMARY,
-                )
-                return bson.decode(answer)
+            answer: bytes = await run_transaction(
+                cast(RetryClient[Any], self._database.client),
+                serve,
+                read_concern=ReadConcern("majority"),
+                write_concern=MAJORITY,
+                read_preference=ReadPreference.PRIMARY,
+            )
+            return self._decoded(answer)
         except PyMongoError as exc:
             if exc.timeout and self._is_blocked:
                 raise KeyInUseError(_IN_USE) from exc
@@ -278,19 +286,26 @@ class OnceCall:
             raise
         self._is_blocked = False
 
-    async def _answer(
-        self, records: RetryMotorCollection[dict[str, Any]], session: RetryMotorClientSession
-    ) -> bytes:
+    async def _answer(self, session: RetryMotorClientSession) -> bytes:
         token = _is_inside.set(True)
         try:
-            answer = bson.encode(await self._work(session))
+            given = await self._work(session)
         finally:
             _is_inside.reset(token)
+        answer = bson.encode(given, codec_options=self._codec_options)
         if len(answer) > _MOST_BYTES:
             raise DocumentTooLarge(
                 f"an answer that is stored must not have more than {_MOST_BYTES} bytes: "
                 f"{len(answer)}; nothing is applied"
             )
+        return answer
+
+    async def _store(
+        self,
+        records: RetryMotorCollection[dict[str, Any]],
+        answer: bytes,
+        session: RetryMotorClientSession,
+    ) -> None:
         await records.update_one(
             {"_id": self._id},
             {
@@ -299,11 +314,9 @@ class OnceCall:
             },
             session=session,
         )
-        return answer
 
-    def _require_sense(self, error: PyMongoError) -> None:
-        is_lost = isinstance(error, OperationFailure) and error.code == _NO_SUCH_TRANSACTION
-        self._lost = self._lost + 1 if is_lost else 0
+    def _require_sense(self, error: Exception) -> None:
+        self._lost = self._lost + 1 if _says_lost(error) else 0
         if self._lost == _MOST_LOST:
             raise InvalidOperation(_LOST) from error
 
@@ -315,7 +328,17 @@ class OnceCall:
             return None
         if record["payload"] != self._fingerprint:
             raise IdempotencyConflict("this key was used with another payload before")
-        return bson.decode(record["answer"])
+        return self._decoded(record["answer"])
+
+    def _decoded(self, answer: bytes) -> Mapping[str, Any]:
+        return bson.decode(answer, codec_options=self._codec_options)
+
+
+def _says_lost(error: Exception) -> bool:
+    # In a group with others, it is another one's fault.
+    if isinstance(error, ExceptionGroup):
+        return all(_says_lost(each) for each in error.exceptions)
+    return isinstance(error, OperationFailure) and error.code == _NO_SUCH_TRANSACTION
 
 
 def at_once_of(value: object) -> int:

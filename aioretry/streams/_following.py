@@ -89,8 +89,6 @@ class Follower:
     async def _hold(self, owner: str) -> bool:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""
         settings = self.settings
-        # Whoever takes a lease over kills its session. One that may be in the record yet must not
-        # go back into the client's pool: somebody else would write in it then.
         session = await settings.client.start_session(causal_consistency=False)
         lease = await settings.leases.take(self.part, LeaseKind.UPDATE, owner, session)
         if lease is None:
@@ -100,8 +98,7 @@ class Follower:
         try:
             return await self._follow(lease, session)
         finally:
-            if await release(settings, lease):
-                await session.end_session()
+            await release(settings, lease, session)
 
     async def _follow(self, lease: Lease, session: RetryMotorClientSession) -> bool:
         settings, pace = self.settings, self._pace
@@ -204,17 +201,12 @@ class Following:
         return Fold(settings.increments, part, settings.parts, settings.target.codec_options)
 
 
-async def release(settings: Settings, lease: Lease) -> bool:
-    """Give a lease back, if that can be done at once; it ends by itself otherwise.
-
-    Returns:
-        Whether the record is known not to name the lease's session any more.
-    """
+async def release(settings: Settings, lease: Lease, session: RetryMotorClientSession) -> None:
+    """Give a lease back, if that can be done at once; it ends by itself otherwise."""
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
         try:
             await settings.leases.release(lease)
         except PyMongoError as exc:
             _log.info("%s could not give its lease back: %s", lease.owner, type(exc).__name__)
         else:
-            return True
-    return False
+            await settings.leases.retire(session)

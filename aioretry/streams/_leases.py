@@ -90,7 +90,8 @@ class Leases:
             part: Which.
             kind: What for. While a rebuild waits, nobody gets one for updates.
             owner: Who wants it: another name for each worker.
-            session: What its transactions will be in. Whoever takes the lease over ends them.
+            session: What its transactions will be in. Whoever takes the lease over ends them, so
+                that it is to be retired and not ended.
 
         Returns:
             The lease, or None if it is somebody's.
@@ -156,6 +157,15 @@ class Leases:
         await self._records.update_one(
             self._of(lease), {"$set": {"expires": _EPOCH}, "$unset": {"session": ""}}
         )
+
+    async def retire(self, session: RetryMotorClientSession) -> None:
+        """End what the transactions of a lease were in, after the lease.
+
+        It does not go back into the client's pool: whoever has looked at the record before the
+        lease was given back may still kill it, and would kill somebody else's work.
+        """
+        with contextlib.suppress(PyMongoError):  # the server forgets it by itself, later
+            await self._admin.command({"endSessions": [session.session_id]})
 
     async def ask(self, part: int) -> None:
         """Have the one who follows leave a lease to a rebuild, and nobody else begin to."""

@@ -103,9 +103,8 @@ class Rebuild:
                 self._renew, self.settings.lease_seconds / 4, partial(self._work, session)
             )
         finally:
-            released = [await release(self.settings, lease) for lease in self._leases.values()]
-            if len(released) == self.settings.parts and all(released):
-                await session.end_session()  # for others; nobody will kill it any more
+            for lease in self._leases.values():
+                await release(self.settings, lease, session)
 
     async def _work(self, session: RetryMotorClientSession) -> Progress | None:
         for part in range(self.settings.parts):

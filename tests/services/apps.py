@@ -108,6 +108,17 @@ def fastapi_app(scene: Scene) -> FastAPI:
             )
         return after["n"]
 
+    @app.post("/counted-optional")
+    async def counted_optional(
+        collection: collection_type,
+        key: Annotated[for_fastapi.CallerKey, Depends(optional)],
+    ) -> int:
+        async with collection.operation(key=key) as op:
+            after = await op.find_one_and_update(
+                {"_id": "count"}, {"$inc": {"n": 1}}, upsert=True, return_document=True
+            )
+        return after["n"]
+
     return app
 
 
@@ -164,6 +175,14 @@ def aiohttp_app(scene: Scene) -> web.Application:
             )
         return web.json_response(after["n"])
 
+    async def counted_optional(request: web.Request) -> web.Response:
+        key = await optional_key_of(request)
+        async with collection_of(request).operation(key=key) as op:
+            after = await op.find_one_and_update(
+                {"_id": "count"}, {"$inc": {"n": 1}}, upsert=True, return_document=True
+            )
+        return web.json_response(after["n"])
+
     app.router.add_get("/left", left)
     app.router.add_post("/write", write)
     app.router.add_get("/read", read)
@@ -172,4 +191,5 @@ def aiohttp_app(scene: Scene) -> web.Application:
     app.router.add_post("/once", once)
     app.router.add_post("/optional", maybe)
     app.router.add_post("/counted", counted)
+    app.router.add_post("/counted-optional", counted_optional)
     return app

@@ -224,3 +224,66 @@ async def test_a_response_that_begins_too_late():
     async with aiohttp_client(app) as service:
         with pytest.raises(httpx.RemoteProtocolError):
             await service.get("/")
+
+
+ASKING = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_asking_for_a_websocket_is_no_way_round_the_deadline(method):
+    """A request that only says that it wants a websocket ends when its time is over."""
+    cancelled = []
+
+    async def handler(request):
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(request.method)
+            raise
+
+    app = web.Application(middlewares=[deadline_middleware(default=0.2, grace=0.1)])
+    app.router.add_route(method, "/", handler)
+    async with aiohttp_client(app) as service:
+        answer = await service.request(method, "/", headers=ASKING, timeout=10)
+    assert (504, [method]) == (answer.status_code, cancelled)
+
+
+async def test_a_post_that_asks_for_a_websocket_has_a_deadline():
+    """Nobody can begin a websocket by anything but GET, so that such a request is as any other."""
+
+    async def handler(request):
+        with deadline(None) as limit:
+            return web.json_response(limit is not None and limit.is_limited)
+
+    app = web.Application(middlewares=[deadline_middleware(default=30.0)])
+    app.router.add_post("/", handler)
+    async with aiohttp_client(app) as service:
+        assert True is (await service.post("/", headers=ASKING)).json()
+
+
+async def test_a_websocket_outlives_the_time():
+    """A websocket that was begun in time goes on when that is over."""
+    loop = asyncio.get_running_loop()
+    ended = []
+
+    async def handler(request):
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        over = asyncio.Event()
+        loop.call_later(0.6, over.set)  # twice the time and the grace
+        await over.wait()
+        ended.append(await socket.receive_str())
+        return socket
+
+    app = web.Application(middlewares=[deadline_middleware(default=0.2, grace=0.1)])
+    app.router.add_get("/", handler)
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        async with session.ws_connect(server.make_url("/")) as socket:
+            await socket.send_str("a word")
+            await socket.receive()
+    assert ["a word"] == ended

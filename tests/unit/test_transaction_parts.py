@@ -24,6 +24,11 @@ def labelled(*labels, code=None):
     return OperationFailure("failed", code, {"errorLabels": list(labels)})
 
 
+def group(*errors):
+    """What a TaskGroup raises."""
+    return BaseExceptionGroup("unhandled errors in a TaskGroup", errors)
+
+
 def retries(random=lambda: 0.5, **options):
     """The retries of a call whose jitter is known."""
     return TransactionRetries(random, **options)
@@ -44,6 +49,11 @@ class TestCallback:
             (AutoReconnect("no label"), 9.0, RAISE),
             (ValueError("the user's"), 0.0, RAISE),
             (KeyboardInterrupt(), 9.0, RAISE),
+            (group(labelled(TRANSIENT)), 9.0, RunAgain(0.0025)),
+            (group(ValueError(), group(labelled(TRANSIENT))), 9.0, RunAgain(0.0025)),
+            (group(labelled(TRANSIENT)), 0.0, TIME_OUT),
+            (group(ValueError(), AutoReconnect("no label")), 9.0, RAISE),
+            (group(labelled(TRANSIENT), KeyboardInterrupt()), 9.0, RAISE),
         ],
     )
     def test_table(self, error, time_left, decision):
@@ -78,6 +88,12 @@ class TestMaxTimeExpired:
         """MaxTimeMSExpired is a timeout where the limit that the server had is the deadline."""
         ours = retries(under_deadline=True)
         error = labelled(UNKNOWN_COMMIT, TRANSIENT, code=50)
+        assert TIME_OUT == getattr(ours, judge)(error, time_left=1.0)
+
+    def test_in_a_group(self, judge):
+        """So it is in what a TaskGroup raises."""
+        ours = retries(under_deadline=True)
+        error = group(ValueError(), labelled(code=50))
         assert TIME_OUT == getattr(ours, judge)(error, time_left=1.0)
 
     def test_is_the_users_without_one(self, judge):

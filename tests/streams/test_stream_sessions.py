@@ -1,0 +1,54 @@
+"""Sessions of leases: who takes a lease over kills one, and must not meet anybody else in it."""
+
+import asyncio
+import datetime as dt
+
+import pytest
+
+from aioretry import RetryClient
+from aioretry.streams._leases import LEASES
+from tests.streams.tagging import of_change_stream
+
+EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+
+
+@pytest.fixture
+async def owner(replica_set):
+    """A client whose worker is to lose its lease."""
+    async with RetryClient(replica_set.uri) as client:
+        yield client
+
+
+async def test_the_session_of_an_old_lease_is_nobodys(
+    owner, replica_set, documents, target, aggregator, following, plain
+):
+    """A takeover that was begun before the lease was given back kills no stranger's transaction."""
+    await aggregator.rebuild()
+    others = owner.aioretry_tests.get_collection(
+        f"{documents.name}_others", write_concern=documents.write_concern
+    )
+    await others.insert_one({"_id": 1})
+    old = of_change_stream(owner.aioretry_tests[documents.name], owner.aioretry_tests[target.name])
+    worker = following(old)
+    await until_held(old)
+    async with replica_set.faults.hang("killSessions") as killing:
+        plain.aioretry_tests[LEASES].update_one(  # as if the worker had been frozen
+            {"_id.aggregator": target.name}, {"$set": {"expires": EPOCH}}
+        )
+        taking = asyncio.create_task(aggregator.run(until_caught_up=True))
+        await killing.wait_until_fired()
+        worker.cancel()
+        await asyncio.wait([worker])
+        async with await owner.start_session() as session:
+            session.start_transaction()
+            await others.insert_one({"_id": 2}, session=session)
+            killing.disarm()
+            await taking
+            await session.commit_transaction()
+    assert 2 == plain.aioretry_tests[others.name].count_documents({})
+
+
+async def until_held(aggregator):
+    """Wait until somebody holds the lease."""
+    while (await aggregator.status()).parts[0].owner is None:
+        await asyncio.sleep(0.02)

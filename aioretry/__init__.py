@@ -61,7 +61,7 @@ from aioretry.events import (
     every_event,
 )
 from aioretry.operation import Operation
-from aioretry.session import RetryMotorClientSession, run_transaction
+from aioretry.session import RetryMotorClientSession
 from aioretry.sources import (
     KeyedStatement,
     KnownReply,
@@ -103,7 +103,6 @@ __all__ = [
     "outcome_of",
     "partial_result_of",
     "resolve",
-    "run_transaction",
     "thread_counts",
 ]
 

@@ -38,7 +38,7 @@ from aioretry._resolution import resolve
 from aioretry.client import RetryClient, connection_counts, thread_counts
 from aioretry.collection import RetryMotorCollection
 from aioretry.database import RetryMotorDatabase
-from aioretry.deadlines import Deadline, deadline
+from aioretry.deadlines import Deadline, deadline, detached
 from aioretry.errors import (
     Attempt,
     DeadlineExceeded,
@@ -98,6 +98,7 @@ __all__ = [
     "attempts_of",
     "connection_counts",
     "deadline",
+    "detached",
     "every_event",
     "outcome_of",
     "partial_result_of",

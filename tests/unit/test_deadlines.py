@@ -1,10 +1,11 @@
+import asyncio
 import math
 
 import pymongo
 import pytest
 from pymongo import _csot
 
-from aioretry import Deadline, deadline
+from aioretry import Deadline, deadline, detached
 from aioretry.deadlines import current_deadline
 
 
@@ -128,3 +129,19 @@ class TestBlock:
             block.__enter__()
         with pytest.raises(RuntimeError, match="not entered"):
             block.__exit__(None, None, None)
+
+
+async def test_detached():
+    """A task or a timer that is detached inherits no deadline, and PyMongo's neither."""
+    loop = asyncio.get_running_loop()
+    found = loop.create_future()
+
+    async def look():
+        return current_deadline(), _csot.get_timeout()
+
+    async with deadline(5.0):
+        task = detached(asyncio.create_task, look(), name="mine")
+        detached(loop.call_later, 0.0, lambda: found.set_result(current_deadline()))
+        assert (None, None) == await task
+        assert await found is None
+    assert "mine" == task.get_name()

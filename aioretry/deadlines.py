@@ -77,7 +77,8 @@ class deadline:  # noqa: N801 - used like a function
 
     Usable with ``async with`` and ``with``. Of nested blocks, the nearer deadline counts. Reads and
     cursors inside the block obey it too, by ``pymongo.timeout()``. Entering gives the
-    :class:`Deadline` in force, or None if there is none.
+    :class:`Deadline` in force, which may be that of a surrounding ``pymongo.timeout()``, or None if
+    there is none.
 
     Args:
         seconds: How long the block may take, from entering it. None inherits the surrounding
@@ -98,6 +99,7 @@ class deadline:  # noqa: N801 - used like a function
         if self._token is not None:
             raise RuntimeError("this deadline() block was entered already; make a new one")
         outer = _current.get()
+        pymongos_end = _pymongo_timeout.surrounding_end()
         if self._seconds is None:
             inner = outer
         else:
@@ -105,7 +107,7 @@ class deadline:  # noqa: N801 - used like a function
             self._driver_timeout = driver_timeout(inner)
         self._token = _current.set(inner)
         self._driver_timeout.__enter__()
-        return inner
+        return inner if pymongos_end is None else Deadline(pymongos_end).nearer(inner)
 
     def __exit__(
         self,

@@ -110,7 +110,8 @@ class Aggregator:
         """Keep one part of the aggregates up to date, for as long as this is not cancelled.
 
         While somebody else holds the part's lease, it waits. After lost connections, elections and
-        a lost lease it goes on by itself at the watermark.
+        a lost lease it goes on by itself at the watermark. A surrounding deadline counts: a task
+        that is to last is started without its caller's (:func:`aioretry.detached`).
 
         Args:
             part: Which part, from 0.
@@ -125,6 +126,7 @@ class Aggregator:
                 the oplog has rolled over: :meth:`rebuild` them.
             SourceChangedError: The source was dropped or renamed: :meth:`rebuild` them.
             SourceError: The source can't be followed.
+            DeadlineExceeded: The surrounding deadline is over.
             ValueError: There is no such part.
             Exception: What ``increments`` raises, and errors of the driver that don't pass by
                 themselves. The batch was not applied.

@@ -1,5 +1,6 @@
 """One worker: it takes a lease, reads changes, folds them and commits, again and again."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -10,13 +11,13 @@ from dataclasses import dataclass, field
 import anyio
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryMotorClientSession
+from aioretry import RetryMotorClientSession, detached
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
 from aioretry.streams._errors import NotBuiltError, RebuildNeededError, passes_by_itself
 from aioretry.streams._folding import Fold
 from aioretry.streams._leases import Lease, LeaseKind, while_renewed
-from aioretry.streams._pace import Courtesy, Pace
+from aioretry.streams._pace import Courtesy, Pace, pause
 from aioretry.streams._reading import Read, Reader
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
@@ -56,14 +57,15 @@ class Follower:
 
         Raises:
             RebuildNeededError: Changes alone won't do any more.
+            DeadlineExceeded: The surrounding deadline is over.
             SourceError: The source can't be followed.
             Exception: Whatever the increments raise, and errors that don't pass by themselves.
         """
         owner = new_owner()
-        pause = _FIRST_PAUSE
+        seconds = _FIRST_PAUSE
         is_checked = False
         while True:
-            began = time.monotonic()
+            began, error = time.monotonic(), None
             try:
                 if not is_checked:
                     await check_deployment(self.settings.client)
@@ -73,6 +75,7 @@ class Follower:
             except PyMongoError as exc:
                 if not passes_by_itself(exc):
                     raise
+                error = exc
                 self._pace.fail(exc)
                 level = logging.WARNING if self._pace.is_stuck else logging.INFO
                 _log.log(
@@ -82,9 +85,9 @@ class Follower:
                     self._pace.failures,
                 )
             if time.monotonic() - began > _LONGEST_PAUSE:
-                pause = _FIRST_PAUSE
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE, self.settings.lease_seconds / 3)
+                seconds = _FIRST_PAUSE
+            await pause(seconds, error)
+            seconds = min(2 * seconds, _LONGEST_PAUSE, self.settings.lease_seconds / 3)
 
     async def _hold(self, owner: str) -> bool:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""
@@ -212,7 +215,8 @@ async def release(settings: Settings, lease: Lease) -> bool:
     """
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
         try:
-            await settings.leases.release(lease)
+            # The deadline that may have ended the work is not the release's.
+            await detached(asyncio.create_task, settings.leases.release(lease))
         except PyMongoError as exc:
             _log.info("%s could not give its lease back: %s", lease.owner, type(exc).__name__)
         else:

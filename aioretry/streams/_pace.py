@@ -1,10 +1,14 @@
-"""How much a worker does at once."""
+"""How much a worker does at once, and how long it goes on."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
+import anyio
 import anyio.lowlevel
 from pymongo.errors import PyMongoError
+
+from aioretry import DeadlineExceeded, deadline
 
 _PATIENCE, _MOST_PATIENCE = 10.0, 3600.0
 _ATTEMPTS_BEFORE_WARNING = 5
@@ -62,3 +66,23 @@ class Courtesy:
         if time.monotonic() - self._since > _SLICE:
             await anyio.lowlevel.checkpoint()
             self._since = time.monotonic()
+
+
+async def pause(seconds: float, error: PyMongoError | None = None) -> None:
+    """Wait before the next attempt.
+
+    Args:
+        seconds: How long.
+        error: What the last one ended with, if that passes by itself.
+
+    Raises:
+        DeadlineExceeded: The surrounding deadline is over by then.
+    """
+    with deadline(None) as limit:
+        left = math.inf if limit is None else limit.remaining()
+    await anyio.sleep(min(seconds, left))
+    if left <= seconds:
+        raise DeadlineExceeded(
+            "the deadline around the aggregator is over; what it has committed stays, and it can "
+            "be run again (a task that is to last starts without one: aioretry.detached)"
+        ) from error

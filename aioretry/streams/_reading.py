@@ -1,5 +1,6 @@
 """Events of a change stream, many for one thread hop."""
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -14,7 +15,7 @@ from pymongo import ReadPreference
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from aioretry import RetryMotorClientSession, deadline
+from aioretry import RetryMotorClientSession, deadline, detached
 from aioretry.streams._changes import Position
 from aioretry.streams._errors import lost_position
 from aioretry.streams._sources import Collection, Source
@@ -108,8 +109,7 @@ class Reader:
         with anyio.move_on_after(1.0, shield=True):
             if self._stream is not None:
                 stream, self._stream = self._stream, None
-                with deadline(1.0):
-                    await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
+                await detached(asyncio.create_task, _close_in_time(stream))
             await session.end_session()
 
     async def read(self, most: int, seconds: float) -> Read:
@@ -144,7 +144,8 @@ class Reader:
         """Have the server end what a thread waits for, which would hold up the end of a process."""
         kill = {"killSessions": [session.session_id]}
         with contextlib.suppress(PyMongoError), anyio.move_on_after(1.0, shield=True):
-            await self._collection.database.client.admin.command(kill)
+            # In its own time: it may be a deadline that has ended the reading.
+            await detached(self._collection.database.client.admin.command, kill)
 
     def _read(
         self, stream: Stream | None, session: Any, most: int, seconds: float
@@ -186,6 +187,11 @@ def start(position: Position) -> dict[str, Any]:
     if position.token is None:
         return {"start_at_operation_time": position.after()}
     return {"resume_after": position.token}
+
+
+async def _close_in_time(stream: Stream) -> None:
+    with deadline(1.0):
+        await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
 
 
 def _close(stream: Stream) -> None:

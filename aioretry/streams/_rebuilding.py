@@ -26,7 +26,7 @@ from aioretry.streams._errors import (
 from aioretry.streams._folding import Fold
 from aioretry.streams._following import new_owner, release
 from aioretry.streams._leases import Lease, LeaseKind, while_renewed
-from aioretry.streams._pace import Courtesy
+from aioretry.streams._pace import Courtesy, pause
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
 from aioretry.streams._watermarks import Watermark, finish, finished, unfinished
@@ -122,7 +122,8 @@ class Rebuild:
                 if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
                     raise
                 _log.info("%s begins again, after a %s", self._owner, type(exc).__name__)
-            await anyio.sleep(_PAUSE)
+                error = exc
+            await pause(_PAUSE, error)
 
     async def _begin(self) -> RetryMotorClientSession:
         await check_deployment(self.settings.client)
@@ -158,6 +159,7 @@ class Rebuild:
     async def _take(self, part: int, session: RetryMotorClientSession) -> None:
         leases = self.settings.leases
         while True:
+            error = None
             try:
                 for wanted in range(part, self.settings.parts):
                     await leases.ask(wanted)
@@ -165,11 +167,11 @@ class Rebuild:
             except PyMongoError as exc:
                 if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
                     raise
-                lease = None
+                lease, error = None, exc
             if lease is not None:
                 self._leases[part] = lease
                 return
-            await anyio.sleep(min(_PAUSE, leases.seconds / 4))
+            await pause(min(_PAUSE, leases.seconds / 4), error)
 
     async def _count(self) -> Progress:
         try:

@@ -73,6 +73,18 @@ class TestBlock:
                 assert inner.at < outer.at
             assert current_deadline() is outer
 
+    def test_gives_the_nearest(self):
+        """What entering gives is the deadline in force, PyMongo's own timeout included."""
+        with pymongo.timeout(5):
+            with deadline(None) as limit:
+                assert 4 < limit.remaining() <= 5
+            with deadline(50) as limit:
+                assert 4 < limit.remaining() <= 5
+            with deadline(1) as limit:
+                assert limit.remaining() <= 1
+        with pymongo.timeout(0), deadline(None) as limit:
+            assert not limit.is_limited
+
     def test_none_inherits(self):
         """None leaves things as they are."""
         with deadline(None) as limit:

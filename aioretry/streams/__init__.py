@@ -22,6 +22,7 @@ from aioretry.streams._errors import (
     SourceChangedError,
     SourceError,
     StreamError,
+    TargetError,
 )
 from aioretry.streams._leases import LeaseKind
 from aioretry.streams._rebuilding import Progress
@@ -51,6 +52,7 @@ __all__ = [
     "SourceError",
     "Status",
     "StreamError",
+    "TargetError",
     "append",
     "entry",
 ]

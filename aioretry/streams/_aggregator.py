@@ -2,14 +2,15 @@
 
 import inspect
 import math
+from contextlib import suppress
 from typing import Any, cast
 
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.streams import _status
-from aioretry.streams._errors import RebuildNeededError
+from aioretry.streams._errors import RebuildNeededError, SourceError
 from aioretry.streams._folding import Increments
 from aioretry.streams._following import Follower
-from aioretry.streams._leases import MAJORITY, Leases
+from aioretry.streams._leases import LEASES, MAJORITY, Leases
 from aioretry.streams._rebuilding import OnProgress, Progress, Rebuild
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import Source
@@ -44,8 +45,9 @@ class Aggregator:
     Raises:
         TypeError: ``target`` is no collection of a :class:`~aioretry.RetryClient`, ``increments``
             no plain function, or another argument of another type.
-        ValueError: A number is out of its range, the name is empty, or the source and the target
-            have different clients: a rebuild needs both to have the same clock.
+        ValueError: A number is out of its range, the name is empty, the target is what the source
+            reads, or the source and the target have different clients: a rebuild needs both to have
+            the same clock.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Aggregator:
         client = cast(RetryClient[Any], target.database.client)
         if source.watched.database.client is not client:
             raise ValueError(f"target must have the client of the source {source!r}")
+        _check_target(target, source)
         self._settings = Settings(
             name,
             source,
@@ -152,6 +155,7 @@ class Aggregator:
         Raises:
             LeaseLostError: It was frozen for longer than its lease, and somebody took it over.
             MismatchError: The target is another aggregator's.
+            TargetError: The target holds documents that are no aggregates; they stay.
             SourceError: The source can't be rebuilt from, or the reading took longer than the
                 servers keep a snapshot (``minSnapshotHistoryWindowInSeconds``).
             TypeError: ``on_progress`` is no plain function.
@@ -202,6 +206,17 @@ class Aggregator:
         if count_up_to < 1:
             raise ValueError(f"count_up_to must be at least 1, not {count_up_to!r}")
         return await _status.status(self._settings, count_up_to)
+
+
+def _check_target(target: RetryMotorCollection[Any], source: Source) -> None:
+    taken = {source.watched.full_name, f"{target.database.name}.{LEASES}"}
+    with suppress(SourceError):
+        taken.add(source.documents.full_name)
+    if target.full_name in taken:
+        raise ValueError(
+            f"target must be a collection of its own, because a rebuild replaces it: "
+            f"{target.full_name} has what is counted, or the leases"
+        )
 
 
 def _check_plain(**functions: object) -> None:

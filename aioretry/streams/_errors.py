@@ -77,6 +77,13 @@ class SourceError(StreamError):
     """The source can't be followed as it is: it has no images, or the server is too old."""
 
 
+class TargetError(StreamError):
+    """The target holds documents that are no aggregates, which a rebuild would replace.
+
+    Nothing was changed. Use a collection of its own, or empty this one if it is not needed.
+    """
+
+
 class LeaseLostError(StreamError):
     """The lease is somebody else's by now, or has expired; nothing was written without it."""
 

@@ -20,6 +20,7 @@ from aioretry.streams._errors import (
     LeaseLostError,
     RebuildNeededError,
     SourceError,
+    TargetError,
     WatermarkMovedError,
     passes_by_itself,
 )
@@ -134,7 +135,13 @@ class Rebuild:
         return cast(RetryMotorClientSession, session)
 
     async def _check_target(self) -> None:
-        watermark = await load(self.settings.target, 0)
+        target = self.settings.target
+        watermark = await load(target, 0)
+        if watermark is None and await target.find_one({}, {"_id": 1}) is not None:
+            raise TargetError(
+                f"{target.full_name} holds documents that are no aggregates, and a rebuild would "
+                "replace them: use a target of its own, or empty this one if it is not needed"
+            )
         mismatch = None if watermark is None else self.settings.mismatch(watermark)
         if mismatch is not None and mismatch.is_anothers:
             raise mismatch

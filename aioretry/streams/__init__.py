@@ -14,6 +14,8 @@ A module imports only from lower ones:
 from aioretry.streams._aggregator import Aggregator
 from aioretry.streams._changes import Change, ChangeKind, Position
 from aioretry.streams._errors import (
+    ChangeTooLargeError,
+    CounterOverflowError,
     LeaseLostError,
     MismatchError,
     NotBuiltError,
@@ -36,6 +38,8 @@ __all__ = [
     "Change",
     "ChangeKind",
     "ChangeStreamSource",
+    "ChangeTooLargeError",
+    "CounterOverflowError",
     "Lag",
     "LeaseKind",
     "LeaseLostError",

@@ -128,6 +128,9 @@ class Aggregator:
             PositionLostError: The changes after the watermark can't be read any more, say because
                 the oplog has rolled over: :meth:`rebuild` them.
             SourceChangedError: The source was dropped or renamed: :meth:`rebuild` them.
+            ChangeTooLargeError: One change moves too many buckets for a transaction:
+                :meth:`rebuild` them, or give them more ``lease_seconds``.
+            CounterOverflowError: A counter would leave the range of 64-bit integers.
             SourceError: The source can't be followed.
             DeadlineExceeded: The surrounding deadline is over.
             ValueError: There is no such part.

@@ -14,7 +14,12 @@ from pymongo.errors import PyMongoError
 from aioretry import RetryMotorClientSession, detached
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
-from aioretry.streams._errors import NotBuiltError, RebuildNeededError, passes_by_itself
+from aioretry.streams._errors import (
+    ChangeTooLargeError,
+    NotBuiltError,
+    RebuildNeededError,
+    passes_by_itself,
+)
 from aioretry.streams._folding import Fold
 from aioretry.streams._leases import Lease, LeaseKind, while_renewed
 from aioretry.streams._pace import Courtesy, Pace, pause
@@ -27,6 +32,7 @@ _log = logging.getLogger("aioretry.streams")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _RELEASE_SECONDS = 2.0
+_MANY_BUCKETS = 1000  # fewer are never what makes a commit slow
 
 
 def new_owner() -> str:
@@ -195,11 +201,26 @@ class Following:
 
     async def _commit(self, fold: Fold, position: Position, changes: int) -> None:
         began = time.monotonic()
-        self.watermark, self.is_wanted = await self.committer.commit(
-            self.watermark, fold, position, changes
-        )
+        try:
+            self.watermark, self.is_wanted = await self.committer.commit(
+                self.watermark, fold, position, changes
+            )
+        except PyMongoError as exc:
+            self._require_hope(exc, fold, changes)
+            raise
         self.renewed = self.committed = began
         self.pace.succeed()
+
+    def _require_hope(self, exc: PyMongoError, fold: Fold, changes: int) -> None:
+        if not exc.timeout or changes != 1 or len(fold) < _MANY_BUCKETS:
+            return
+        self.pace.slow_commits += 1
+        if self.pace.is_hopeless:
+            raise ChangeTooLargeError(
+                f"one change moves {len(fold)} buckets, which no transaction could apply in "
+                f"lease_seconds={self.settings.lease_seconds:g}, {self.pace.slow_commits} times in "
+                "a row: rebuild the aggregates, or give them more lease_seconds"
+            ) from exc
 
     def _new_fold(self) -> Fold:
         settings = self.settings

@@ -12,6 +12,7 @@ from aioretry import DeadlineExceeded, deadline
 
 _PATIENCE, _MOST_PATIENCE = 10.0, 3600.0
 _ATTEMPTS_BEFORE_WARNING = 5
+_COMMITS_OF_ONE_CHANGE = 3
 _SLICE = 0.01
 
 
@@ -33,6 +34,9 @@ class Pace:
     failures: int = field(default=0, init=False)
     """How many attempts in a row have made no progress."""
 
+    slow_commits: int = field(default=0, init=False)
+    """How many commits of one and the same change have taken too long."""
+
     def __post_init__(self) -> None:
         self.changes = self.most
 
@@ -40,6 +44,11 @@ class Pace:
     def is_stuck(self) -> bool:
         """Whether somebody should look."""
         return self.failures >= _ATTEMPTS_BEFORE_WARNING
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether a change can't be committed: it can't be divided, and is no smaller next time."""
+        return self.slow_commits >= _COMMITS_OF_ONE_CHANGE
 
     def fail(self, exc: PyMongoError) -> None:
         """Take note of an attempt that has come to nothing."""
@@ -50,7 +59,7 @@ class Pace:
 
     def succeed(self) -> None:
         """Take note of progress."""
-        self.failures = 0
+        self.failures = self.slow_commits = 0
         self.changes = min(2 * self.changes, self.most)
         self.patience = _PATIENCE
 

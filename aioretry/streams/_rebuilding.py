@@ -15,7 +15,7 @@ from pymongo.read_concern import ReadConcern
 
 from aioretry import RetryMotorClientSession, RetryMotorCollection, RetryMotorDatabase, deadline
 from aioretry.streams._changes import Position
-from aioretry.streams._committing import load, remove_zeros
+from aioretry.streams._committing import increment, load, remove_zeros
 from aioretry.streams._errors import (
     LeaseLostError,
     RebuildNeededError,
@@ -323,7 +323,7 @@ class Count:
         for start in range(0, len(updates), _UPDATES_AT_ONCE):
             chunk = updates[start : start + _UPDATES_AT_ONCE]
             async with deadline(self.settings.lease_seconds):
-                await staging.bulk_write(chunk, ordered=False)
+                await increment(staging, chunk)
             self._buckets += len(chunk)
             self.on_progress(self._progress())
 

@@ -5,6 +5,8 @@ import math
 from contextlib import suppress
 from typing import Any, cast
 
+from pymongo import ReadPreference
+
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.streams import _status
 from aioretry.streams._errors import RebuildNeededError, SourceError
@@ -80,7 +82,7 @@ class Aggregator:
             name,
             source,
             increments,
-            target.with_options(write_concern=MAJORITY),
+            target.with_options(write_concern=MAJORITY, read_preference=ReadPreference.PRIMARY),
             client,
             Leases(client.get_database(target.database.name), name, lease_seconds),
             parts,
@@ -144,6 +146,7 @@ class Aggregator:
     async def rebuild(self, on_progress: OnProgress | None = None) -> Progress:
         """Count everything anew, and put the result in the place of the aggregates.
 
+        All is read from the primary: a delayed member would hold it up for as long as it lags.
         Workers leave their leases to it and wait until it is done; writes to the source go on.
         Readers see the old aggregates until the end, and then the new ones. It begins again by
         itself after lost connections and elections; if its process dies, the aggregates stay as

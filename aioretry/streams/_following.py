@@ -122,8 +122,9 @@ class Follower:
             mismatch = settings.mismatch(watermark)
             if mismatch is not None:
                 raise mismatch
+            after = await settings.leases.renew_all([lease]) if self.until_caught_up else None
             reader = Reader(
-                settings.source, watermark.position, pace.patience, settings.max_changes
+                settings.source, watermark.position, pace.patience, settings.max_changes, after
             )
             async with reader:
                 following = Following(

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 import anyio
 from anyio import to_thread
+from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
@@ -69,6 +70,8 @@ class Reader:
         patience: How long a server may take for one read, in seconds. The first one is the longest:
             the server looks through all that was written since then, to any collection.
         batch_size: How many events the server sends at once.
+        after: A time that the server has to know all about before it answers, or None: a primary
+            that was just elected may not know yet what was acknowledged by the one before.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class Reader:
         position: Position,
         patience: float,
         batch_size: int = 1000,
+        after: Timestamp | None = None,
     ) -> None:
+        self._after = after
         self._arguments = {
             **source.watching(),
             "max_await_time_ms": _AWAIT_MS,
@@ -93,7 +98,9 @@ class Reader:
 
     async def __aenter__(self) -> Self:
         client = self._collection.database.client
-        session: Any = await client.start_session(causal_consistency=False)
+        session: Any = await client.start_session(causal_consistency=self._after is not None)
+        if self._after is not None:
+            session.advance_operation_time(self._after)
         self._session = session
         return self
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 import anyio
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
+from pymongo import ReadPreference
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
@@ -192,15 +193,7 @@ class Rebuild:
             ) from exc
 
     async def _renew(self) -> Timestamp:
-        client = self.settings.client
-        async with (
-            deadline(self.settings.lease_seconds),
-            await client.start_session(causal_consistency=False) as session,
-        ):
-            for lease in list(self._leases.values()):
-                await self.settings.leases.renew(lease, session)
-        now: Any = session.operation_time  # a method in Motor's stubs
-        return cast(Timestamp, now)
+        return await self.settings.leases.renew_all(list(self._leases.values()))
 
 
 @dataclass(slots=True)
@@ -250,12 +243,14 @@ class Count:
     async def _drop_others(self) -> None:
         """Drop what rebuilds left behind that were interrupted."""
         target = self.settings.target
-        database = target.database
+        database = cast(RetryMotorDatabase[Any], target.database)
         prefix = _prefix(target)
         for name in await database.list_collection_names():
             if not name.startswith(prefix) or not ObjectId.is_valid(name.removeprefix(prefix)):
                 continue
-            left = cast(RetryMotorCollection[Any], database[name])
+            left: RetryMotorCollection[Any] = database.get_collection(
+                name, read_preference=target.read_preference
+            )
             if await load(left, 0) is not None or await left.find_one({}, {"_id": 1}) is None:
                 await left.drop()
 
@@ -267,7 +262,7 @@ class Count:
         await target.database.create_collection(name, **options)
         database = cast(RetryMotorDatabase[Any], target.database)
         staging = database.get_collection(
-            name, target.codec_options, write_concern=target.write_concern
+            name, target.codec_options, target.read_preference, target.write_concern
         )
         async for index in target.list_indexes():
             given = {key: value for key, value in index.items() if key not in {"v", "ns", "key"}}
@@ -295,7 +290,7 @@ class Count:
 
     async def _read(self, staging: RetryMotorCollection[Any], position: Position) -> None:
         source = self.settings.source
-        documents = source.documents
+        documents = source.documents.with_options(read_preference=ReadPreference.PRIMARY)
         self._expected = await documents.estimated_document_count()
         at_once = await _documents_at_once(documents)
         cursor = documents.with_options(read_concern=At(position.time)).find(

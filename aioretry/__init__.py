@@ -39,7 +39,7 @@ from aioretry._resolution import resolve
 from aioretry.client import RetryClient, connection_counts, thread_counts
 from aioretry.collection import RetryMotorCollection
 from aioretry.database import RetryMotorDatabase
-from aioretry.deadlines import Deadline, deadline
+from aioretry.deadlines import Deadline, deadline, detached
 from aioretry.errors import (
     Attempt,
     DeadlineExceeded,
@@ -61,7 +61,7 @@ from aioretry.events import (
     every_event,
 )
 from aioretry.operation import Operation
-from aioretry.session import RetryMotorClientSession
+from aioretry.session import RetryMotorClientSession, run_transaction
 from aioretry.sources import (
     KeyedStatement,
     KnownReply,
@@ -99,10 +99,12 @@ __all__ = [
     "attempts_of",
     "connection_counts",
     "deadline",
+    "detached",
     "every_event",
     "outcome_of",
     "partial_result_of",
     "resolve",
+    "run_transaction",
     "thread_counts",
 ]
 

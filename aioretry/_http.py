@@ -35,6 +35,7 @@ from aioretry.idempotent import (
     KeyExpiredError,
     KeyInUseError,
     Keys,
+    NoTurnError,
     OnceAnswer,
 )
 
@@ -121,6 +122,9 @@ def problem_of(error: BaseException, *, is_over: bool) -> Problem | None:
             return Problem(422, "key_reused", "this Idempotency-Key was used for another request")
         case KeyExpiredError():
             return Problem(422, "key_expired", "this Idempotency-Key was first used too long ago")
+        case NoTurnError():
+            detail = "too many requests with an Idempotency-Key wait; repeat this one later"
+            return Problem(503, "no_turn", detail, Outcome.NOT_APPLIED, _RETRY_AFTER)
         case _:
             return _problem_of_write(error, _outcome_of(error), is_over=is_over)
 
@@ -321,6 +325,7 @@ class KeyOfRequest:
         self._keys = keys
         # Answers are made of plain values here, whatever the database's are.
         self._database = database.with_options(codec_options=CodecOptions())
+        self._caller = caller
         self._key = None if isinstance(key, NoKey) else joined(KEY_HEADER, caller, key)
         self._request = hashlib.sha256(request).digest()
         self._used: set[str] = set()
@@ -330,13 +335,17 @@ class KeyOfRequest:
         self._use(f"{collection.database.name}.{collection.name}", once=False)
         if self._key is None:
             return None
-        return self._keys(self._key).source(collection)
+        return self._keys(self._key, caller=self._caller).source(collection)
 
     async def stored(self, work: StoredWork) -> OnceAnswer:
         """Do the work and store its answer, or give the answer that is stored."""
         self._use("once", once=True)
         return await self._keys.once(
-            self._key, work, database=self._database, payload=self._request
+            self._key,
+            work,
+            database=self._database,
+            payload=self._request,
+            caller=self._caller,
         )
 
     def _use(self, name: str, *, once: bool) -> None:

@@ -9,6 +9,7 @@ import random
 import anyio
 
 from aioretry._driver import Address, Driver, ServerView, TopologyView
+from aioretry.deadlines import detached
 
 _LOOK_EVERY = 0.005
 _WOKEN_AT_ONCE = 64
@@ -101,7 +102,8 @@ class Selection:
 
     def _ensure_watcher(self) -> None:
         if self._watcher is None or self._watcher.done():
-            self._watcher = self._loop.create_task(self._watch(), name="aioretry-selection")
+            create = self._loop.create_task
+            self._watcher = detached(create, self._watch(), name="aioretry-selection")
 
     async def _watch(self) -> None:
         with contextlib.suppress(RuntimeError):  # no thread to be had; the driver looks by itself

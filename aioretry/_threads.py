@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 
 from aioretry._driver import ThreadCounts
+from aioretry.deadlines import detached
 
 _IDLE_SECONDS = 30.0
 
@@ -132,7 +133,7 @@ class ThreadPool:
             self._sleeping.pop().release()
         elif self._threads - self._abandoned < self._size:
             thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            thread.start()
+            detached(thread.start)
             self._is_waking = True
             self._threads += 1
 

@@ -15,7 +15,7 @@ from aioretry._coordinator import Coordinator
 from aioretry._driver import Address, ConnectionCounts, Driver, ServerSession, ThreadCounts
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy
-from aioretry.deadlines import Deadline, current_deadline
+from aioretry.deadlines import Deadline, current_deadline, detached
 from aioretry.events import Hook
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class WritePath:
         coordinator = self._coordinator
         if coordinator is not None:
             with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits any more
-                coordinator.loop.call_soon_threadsafe(coordinator.close, patience)
+                detached(coordinator.loop.call_soon_threadsafe, coordinator.close, patience)
 
     def surrounding_deadline(self) -> Deadline | None:
         """Return the nearest of the ``deadline()`` and ``pymongo.timeout()`` blocks, or None."""

@@ -1,5 +1,6 @@
-"""Deadlines: absolute points in monotonic time, and the blocks that set them."""
+"""Deadlines: absolute points in monotonic time, the blocks that set them, and how to leave them."""
 
+import contextvars
 import math
 import time
 from collections.abc import Callable
@@ -7,10 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from aioretry import _pymongo_timeout
 
-__all__ = ["Deadline", "deadline"]
+__all__ = ["Deadline", "deadline", "detached"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,8 @@ class deadline:  # noqa: N801 - used like a function
 
     Usable with ``async with`` and ``with``. Of nested blocks, the nearer deadline counts. Reads and
     cursors inside the block obey it too, by ``pymongo.timeout()``. Entering gives the
-    :class:`Deadline` in force, or None if there is none.
+    :class:`Deadline` in force, which may be that of a surrounding ``pymongo.timeout()``, or None if
+    there is none.
 
     Args:
         seconds: How long the block may take, from entering it. None inherits the surrounding
@@ -93,6 +99,7 @@ class deadline:  # noqa: N801 - used like a function
         if self._token is not None:
             raise RuntimeError("this deadline() block was entered already; make a new one")
         outer = _current.get()
+        pymongos_end = _pymongo_timeout.surrounding_end()
         if self._seconds is None:
             inner = outer
         else:
@@ -100,7 +107,7 @@ class deadline:  # noqa: N801 - used like a function
             self._driver_timeout = driver_timeout(inner)
         self._token = _current.set(inner)
         self._driver_timeout.__enter__()
-        return inner
+        return inner if pymongos_end is None else Deadline(pymongos_end).nearer(inner)
 
     def __exit__(
         self,
@@ -124,6 +131,24 @@ class deadline:  # noqa: N801 - used like a function
         traceback: TracebackType | None,
     ) -> None:
         self.__exit__(exc_type, exc, traceback)
+
+
+def detached(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Begin what outlives its caller: it inherits no deadline, and no other context variable.
+
+    ``detached(asyncio.create_task, work())`` starts a task that goes on when the deadline around it
+    is over; ``detached(loop.call_later, 5.0, call)`` and ``detached(thread.start)`` do the same for
+    timers and threads.
+
+    Args:
+        call: What starts it.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+
+    Returns:
+        What the call returns.
+    """
+    return contextvars.Context().run(call, *args, **kwargs)
 
 
 def validate_seconds(name: str, seconds: object) -> float | None:

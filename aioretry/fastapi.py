@@ -228,6 +228,7 @@ def add_problem_handlers(app: FastAPI) -> None:
     - 504 ``deadline_exceeded``: the request's deadline is over.
     - 503 ``no_server``: no server in time, with Retry-After.
     - 503 ``overloaded``: the server refuses for want of resources, with Retry-After.
+    - 503 ``no_turn``: too many requests with keys wait in this process, with Retry-After.
     - 500 ``unknown_outcome``: nobody knows whether the write is applied.
     - 500 ``partly_applied``: some statements of a bulk write are applied, and some are not.
     - 409 ``key_in_use``: a request with the same key is running; with Retry-After.

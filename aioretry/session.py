@@ -31,7 +31,7 @@ from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, links_of
 
-__all__ = ["RetryMotorClientSession"]
+__all__ = ["RetryMotorClientSession", "run_transaction"]
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(aiohttp|fastapi|opentelemetry|prometheus_client|starlette)\..*"),
     (r"py:exc", rf"({_PYMONGO_ERRORS})"),
     (r"py:.*", r"aioretry\.(\w+\.)*_\w+\..*"),
-    (r"py:class", r"aioretry\.session\.T"),
+    (r"py:class", r"aioretry\.(deadlines|session)\.T"),
     # A signature with a default that a factory makes can't be parsed, and is cut into pieces.
     (r"py:class", r"(tuple\[str|dict\[~typing\.Any)"),
 ]

@@ -237,3 +237,38 @@ def test_public_names():
     assert sorted(aioretry.__all__) == aioretry.__all__
     assert all(hasattr(aioretry, name) for name in aioretry.__all__)
     assert not [name for name in aioretry.__all__ if name.startswith("_")]
+
+
+# What starts a timer or a task in its caller's context, because that belongs to an operation which
+# it does not outlive, or which it is.
+STARTS_OF_AN_OPERATION = {
+    "_flight": {"call_later"},
+    "_overload": {"create_task"},
+    "_selection": {"call_at"},
+    "_shared_insert": {"ensure_future"},
+    "aiohttp": {"call_later"},
+    "idempotent/_durable_transaction": {"create_task"},
+    "idempotent/_once": {"create_task"},
+    "session": {"ensure_future"},
+    "_motor/on_loop": {"call_later"},
+    "streams/command": {"ensure_future"},
+}
+STARTS = {"call_at", "call_later", "create_task", "ensure_future"}
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_outlives_its_caller_is_detached(path):
+    """Timers, tasks and threads inherit no request's deadline, unless they belong to it."""
+    name = str(path.relative_to(PACKAGE).with_suffix(""))
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    started = {
+        call.func.attr
+        for call in calls
+        if call.func.attr in STARTS and "context" not in {given.arg for given in call.keywords}
+    }
+    assert room_of(path) == "_demo" or STARTS_OF_AN_OPERATION.get(name, set()) == started
+    assert not [call for call in calls if ast.unparse(call.func) == "thread.start"]

@@ -13,6 +13,7 @@ from pymongo.errors import ConnectionFailure, NetworkTimeout, NotPrimaryError, P
 from aioretry import _pymongo_timeout
 from aioretry._driver import Address, ServerKind, ServerView
 from aioretry._threads import Job, ThreadPool
+from aioretry.deadlines import detached
 
 # How long a server may take for it. A dead one refuses at once, and one that does not answer is
 # left to the driver.
@@ -99,7 +100,7 @@ class Checkups:
             if not case.is_asked and case.is_hopeless(self._loop.time()):
                 self._ask(case)
         if self._timer is None and not all(case.is_asked for case in self.cases.values()):
-            self._timer = self._loop.call_later(_LOOK_EVERY, self._look_again)
+            self._timer = detached(self._loop.call_later, _LOOK_EVERY, self._look_again)
 
     def _look_again(self) -> None:
         self._timer = None

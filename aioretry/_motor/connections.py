@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import contextvars
 import os
 import socket
 import ssl
@@ -14,6 +13,7 @@ from pymongo import message
 from pymongo.errors import ProtocolError, _OperationCancelled
 
 from aioretry._motor.idle import is_known, is_plain, socket_of, take_idle
+from aioretry.deadlines import detached
 
 _HEADER = struct.Struct("<iiii")  # length, request id, the id that it answers, operation code
 _READ_SIZE = 64 * 1024
@@ -85,7 +85,7 @@ class LoopConnection:
         # none.
         connection.set_conn_timeout(0 if self._is_encrypted else None)
         # In nobody's context: it is used for one user's write after the other.
-        contextvars.Context().run(loop.add_reader, self._descriptor, self._read)
+        detached(loop.add_reader, self._descriptor, self._read)
 
     @property
     def is_fresh(self) -> bool:
@@ -304,7 +304,7 @@ class Connections:
         used.rest()
         self._kept.append(used)
         if self._timer is None:
-            self._timer = self._loop.call_later(_KEPT_FOR, self._sweep)
+            self._timer = detached(self._loop.call_later, _KEPT_FOR, self._sweep)
 
     def close(self) -> None:
         """Give back those that are kept."""
@@ -323,4 +323,4 @@ class Connections:
             one.give_back()
         self._to_give_back = len(self._kept)
         if self._kept:
-            self._timer = self._loop.call_later(_KEPT_FOR, self._sweep)
+            self._timer = detached(self._loop.call_later, _KEPT_FOR, self._sweep)

@@ -8,6 +8,8 @@ from typing import Any
 import pymongo
 from pymongo.lock import _create_lock
 
+from aioretry.deadlines import detached
+
 _PROBE_AFTER = 0.1
 _PROBE_EVERY = 0.5  # no server is looked at more often
 
@@ -33,7 +35,7 @@ class Prober:
             self._unwanted.clear()
             if self._thread is None or not self._thread.is_alive():
                 thread = threading.Thread(target=self._run, name="aioretry-prober", daemon=True)
-                thread.start()
+                detached(thread.start)
                 self._thread = thread
 
     def stop(self) -> None:

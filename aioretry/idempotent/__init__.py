@@ -7,7 +7,7 @@ A module imports only from lower ones, and from aioretry's public names:
     _keys_native  _durable              a key's writes: remembered by the servers, or by a record
     _durable_transaction                the writes of a durable key, in one transaction
     _keys_records  _keys_ending         records of keys; ending the sessions that were chosen
-    _keys_rate  _keys_derived           how many a second; session ids and fingerprints (pure)
+    _keys_rate  _keys_derived           whose turn it is; session ids and fingerprints (pure)
     _errors                             what they raise
     _pending                            updates of any kind, exactly once, by a token
     _pending_apply  _pending_cleanup    one update in two steps; finishing those that were left
@@ -23,7 +23,12 @@ A module imports only from lower ones, and from aioretry's public names:
     _versions  _canonical               who has won (pure); one form of BSON for one content (pure)
 """
 
-from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError, KeyInUseError
+from aioretry.idempotent._errors import (
+    IdempotencyConflict,
+    KeyExpiredError,
+    KeyInUseError,
+    NoTurnError,
+)
 from aioretry.idempotent._insert_once import InsertConflict, InsertOnceResult, insert_once
 from aioretry.idempotent._keys import IdempotencyKey, Keys
 from aioretry.idempotent._many import DeleteManyResult, UpdateManyResult, delete_many, update_many
@@ -57,6 +62,7 @@ __all__ = [
     "KeyExpiredError",
     "KeyInUseError",
     "Keys",
+    "NoTurnError",
     "NotIdempotentError",
     "OnceAnswer",
     "PendingError",

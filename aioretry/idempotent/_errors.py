@@ -2,6 +2,8 @@
 
 from pymongo.errors import InvalidOperation
 
+from aioretry import DeadlineExceeded
+
 
 class IdempotencyConflict(InvalidOperation):
     """What was to be written is not what was written under the same name before.
@@ -23,4 +25,12 @@ class KeyInUseError(InvalidOperation):
 
     Nothing was changed by the call that raised it. Repeated later, it gets the other one's answer,
     or does the work if the other one has failed.
+    """
+
+
+class NoTurnError(DeadlineExceeded):
+    """Too many calls with keys were before this one for its deadline.
+
+    Nothing was sent. It says nothing of the servers: more of them would not help, but a higher
+    ``per_second`` or ``at_once``, or more time.
     """

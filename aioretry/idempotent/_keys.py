@@ -110,13 +110,17 @@ class Keys:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._namespace!r}>"
 
-    def __call__(self, key: str | bytes, *, durable: bool = False) -> "IdempotencyKey":
+    def __call__(
+        self, key: str | bytes, *, durable: bool = False, caller: str = ""
+    ) -> "IdempotencyKey":
         """Return the key for one sequence of writes.
 
         Args:
             key: What tells it from others, such as the id of an order or of a request. It is
                 neither sent nor logged.
             durable: Whether it is to be good for days, at the cost of a transaction.
+            caller: Whose write it is, such as a tenant. Where writes wait for their turn
+                (``per_second``), it is each caller's in rotation. It is no part of the key.
 
         Returns:
             What ``collection.operation(key=...)`` takes, as often as needed.
@@ -125,7 +129,7 @@ class Keys:
             TypeError: ``key`` is neither a str nor bytes.
             ValueError: ``key`` is empty.
         """
-        make = partial(self._source, key_of(key), durable=durable)
+        make = partial(self._source, key_of(key), caller, durable=durable)
         return IdempotencyKey(make, durable=durable)
 
     async def once(
@@ -135,6 +139,7 @@ class Keys:
         *,
         database: RetryMotorDatabase[Any],
         payload: bytes = b"",
+        caller: str = "",
     ) -> OnceAnswer:
         """Do something once, and give every call with the same key the same answer.
 
@@ -162,6 +167,8 @@ class Keys:
             database: Where the answer is kept, and in whose codec options; its client does the
                 work.
             payload: What the key stands for, such as a request's body. Only a fingerprint is kept.
+            caller: Whose call it is, such as a tenant. Where calls wait for their turn
+                (``at_once``), it is each caller's in rotation. It is no part of the key.
 
         Returns:
             The answer, and whether another call has done the work.
@@ -169,6 +176,7 @@ class Keys:
         Raises:
             IdempotencyConflict: The key was used with another payload.
             KeyInUseError: Another call with the key has not ended in time.
+            NoTurnError: Too many calls with other keys were before it; nothing is applied.
             DeadlineExceeded: The time is over. With the label ``UnknownTransactionCommitResult``
                 the work may be done; repeating the call with the same key tells.
             DocumentTooLarge: The answer has more than 15 MiB; nothing is applied.
@@ -185,7 +193,7 @@ class Keys:
         own = secrets.token_bytes() if key is None else key_of(key)
         names = Names(self._secret, self._namespace, database.name, own)
         records = None if key is None else self._answer_records
-        call = OnceCall(names, database, records, self._turns, payload, work)
+        call = OnceCall(names, database, records, self._turns, payload, work, caller)
         return await call.run()
 
     async def __aenter__(self) -> Self:
@@ -208,7 +216,7 @@ class Keys:
         await self._endings.flush()
 
     def _source(
-        self, key: bytes, collection: RetryMotorCollection[Any], *, durable: bool
+        self, key: bytes, caller: str, collection: RetryMotorCollection[Any], *, durable: bool
     ) -> StatementSource:
         database = cast(RetryMotorDatabase[Any], collection.database)
         full_name = f"{database.name}.{collection.name}"
@@ -221,6 +229,7 @@ class Keys:
             self._records,
             self._remembers_all,
             self._rate,
+            caller,
             self._endings.of(cast(RetryClient[Any], database.client)),
         )
 

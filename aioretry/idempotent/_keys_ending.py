@@ -7,7 +7,7 @@ from typing import Any
 from bson.binary import Binary
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryClient, deadline
+from aioretry import RetryClient, deadline, detached
 
 # How many a command may name (sessions specification, "endSessions").
 _MOST_AT_ONCE = 10_000
@@ -41,7 +41,9 @@ class Ending:
         if len(self._waiting) >= self._most:
             self._start()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._after, self._start)
+            loop = asyncio.get_running_loop()
+            # The request that begins the wait is over when it ends.
+            self._timer = detached(loop.call_later, self._after, self._start)
 
     async def flush(self) -> None:
         """End those that wait, now; one that can't be ended ends by itself, after half an hour."""
@@ -55,7 +57,7 @@ class Ending:
             timer.cancel()
         ids, self._waiting = self._waiting, []
         if ids:
-            task = asyncio.get_running_loop().create_task(self._end(ids))
+            task = detached(asyncio.create_task, self._end(ids))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -28,6 +28,9 @@ class NativeSource:
     """Whether a record is kept of every statement, and not only of those that give a document."""
 
     rate: Rate
+    caller: str
+    """Whose turns it takes."""
+
     ending: Ending
 
     @property
@@ -41,7 +44,7 @@ class NativeSource:
 
     async def begin(self, statement: KeyedStatement) -> SessionId:
         """Give the session, if the statement is the one that the key was used for."""
-        await self.rate.turn(statement.deadline)
+        await self.rate.turn(statement.deadline, self.caller)
         names, index = self.names, statement.index
         age = None
         if self.remembers_all or statement.operation.startswith("find_one_and_"):

@@ -1,16 +1,71 @@
-"""How many statements with a key a process may send a second."""
+"""Turns: how many statements with a key a process may send a second, and how much it does at once.
 
+Each caller has its turn in rotation, so that nobody who asks for much starves the others.
+"""
+
+import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 
-from aioretry import Deadline, DeadlineExceeded
+from aioretry import Deadline, detached
+from aioretry.idempotent._errors import NoTurnError
 
 
-class Rate:
-    """Lets so many through a second, in the order in which they come.
+class Queue(ABC):
+    """Who waits for a turn, each caller's calls in the order in which they come."""
+
+    def __init__(self) -> None:
+        # The caller whose turn it is next is the first.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    def _before(self, caller: str) -> int:
+        """Return how many are granted a turn before one more of a caller, as far as is known."""
+        own = len(self._waiting.get(caller, ()))
+        others = (len(turns) for name, turns in self._waiting.items() if name != caller)
+        return own + sum(min(number, own + 1) for number in others)
+
+    async def _wait(self, caller: str, limit: Deadline | None) -> bool:
+        """Wait for a turn; return False if the deadline is over first."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        try:
+            await asyncio.wait({turn}, timeout=_left(limit))
+            return turn.done()
+        except asyncio.CancelledError:
+            if turn.done():
+                self._give_back()
+            raise
+        finally:
+            if not turn.done():
+                self._leave(caller, turn)
+
+    def _grant(self) -> None:
+        """Let the next one have its turn."""
+        caller = next(iter(self._waiting))
+        turns = self._waiting.pop(caller)
+        turns.popleft().set_result(None)
+        if turns:
+            self._waiting[caller] = turns
+
+    @abstractmethod
+    def _give_back(self) -> None:
+        """Take a turn back."""
+
+    def _leave(self, caller: str, turn: asyncio.Future[None]) -> None:
+        turns = self._waiting[caller]
+        turns.remove(turn)
+        if not turns:
+            del self._waiting[caller]
+
+
+class Rate(Queue):
+    """Lets so many through a second.
 
     Args:
         per_second: How many; as many may come at once after a second without any.
@@ -24,33 +79,108 @@ class Rate:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
+        super().__init__()
         self._interval = 1.0 / per_second
         self._burst = max(1.0, per_second) * self._interval
         self._clock = clock
         self._sleep = sleep
         self._next = -math.inf
+        self._server: asyncio.Task[None] | None = None
 
-    async def turn(self, deadline: Deadline | None) -> None:
+    async def turn(self, limit: Deadline | None, caller: str = "") -> None:
         """Wait for one's turn.
 
         Args:
-            deadline: When it has to come, or None.
+            limit: When it has to come, or None.
+            caller: Who asks.
 
         Raises:
-            DeadlineExceeded: It would come later; nobody waits.
+            NoTurnError: It does not come in time; where that is known at once, nobody waits.
         """
+        wait = self._wait_of(self._before(caller))
+        if wait <= 0 and not self._waiting:
+            self._take()
+            return
+        if limit is None or wait < limit.remaining():
+            self._ensure_server()
+            if await self._wait(caller, limit):
+                return
+        raise NoTurnError(
+            f"the deadline is over before it is this write's turn: keys may begin "
+            f"{1 / self._interval:.3g} writes a second; nothing was sent"
+        )
+
+    def _ensure_server(self) -> None:
+        server, loop = self._server, asyncio.get_running_loop()
+        if server is not None and server.get_loop() is not loop:  # that one is not run any more
+            self._waiting.clear()
+            server = None
+        if server is None or server.done():
+            self._server = detached(loop.create_task, self._serve())
+
+    async def _serve(self) -> None:
+        while self._waiting:
+            wait = self._wait_of(0)
+            if wait > 0:
+                await self._sleep(wait)
+            if self._waiting:  # and has not given up meanwhile
+                self._take()
+                self._grant()
+
+    def _wait_of(self, before: int) -> float:
         now = self._clock()
-        # The time of the turn, a burst after which it has to be waited for.
-        turn = max(self._next, now - self._burst) + self._interval
-        wait = turn - now
-        if deadline is not None and wait > 0 and wait >= deadline.remaining():
-            raise DeadlineExceeded(
-                f"the deadline is over before it is this write's turn: keys may begin "
-                f"{1 / self._interval:.3g} writes a second; nothing was sent"
+        # From the time of the turn on, it may be had; a burst of them comes without waiting.
+        return max(self._next, now - self._burst) + (before + 1) * self._interval - now
+
+    def _take(self) -> None:
+        self._next = max(self._next, self._clock() - self._burst) + self._interval
+
+    def _give_back(self) -> None:
+        self._next -= self._interval
+
+
+class Places(Queue):
+    """Lets so many work at once.
+
+    Args:
+        number: How many.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._free = number
+
+    @asynccontextmanager
+    async def place(self, limit: Deadline | None, caller: str = "") -> AsyncIterator[None]:
+        """Wait for a place, and have it.
+
+        Args:
+            limit: Until when to wait, or None.
+            caller: Who asks.
+
+        Raises:
+            NoTurnError: There is none in time.
+        """
+        if self._free:
+            self._free -= 1
+        elif not await self._wait(caller, limit):
+            raise NoTurnError(
+                "the deadline is over; too many calls were before this one, and nothing was done"
             )
-        self._next = turn
-        if wait > 0:
-            await self._sleep(wait)
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._waiting:
+            self._grant()
+        else:
+            self._free += 1
+
+
+def _left(limit: Deadline | None) -> float | None:
+    return limit.remaining() if limit is not None and limit.is_limited else None
 
 
 def rate_of(value: object) -> float:

@@ -81,8 +81,9 @@ async def remember(
     began = time.monotonic()
     record = await _first(records, record_id, statement.operation, fingerprint)
     require_same(statement, fingerprint, record)
-    by_servers: float = (record["seen"] - record["at"]).total_seconds()
-    age = max(0.0, by_servers) + time.monotonic() - began
+    by_clocks: float = (record["seen"] - record["at"]).total_seconds()
+    by_cluster_time: int = record["seen_cluster_time"].time - record["cluster_time"].time
+    age = max(0.0, by_clocks, by_cluster_time) + time.monotonic() - began
     if age >= statement.trusted_seconds:
         raise KeyExpiredError(
             f"this key was first used {age:.0f} s ago; what the servers remember can be relied on "
@@ -141,6 +142,9 @@ async def _first(
         "payload": {"$ifNull": ["$payload", {"$literal": fingerprint}]},
         "at": {"$ifNull": ["$at", "$$NOW"]},
         "seen": "$$NOW",
+        # Cluster time never goes back. A server whose clock was ahead may have forgotten by it.
+        "cluster_time": {"$ifNull": ["$cluster_time", "$$CLUSTER_TIME"]},
+        "seen_cluster_time": "$$CLUSTER_TIME",
     }
     tries = 0
     while True:

@@ -34,6 +34,7 @@ from aioretry import (
 )
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
+from aioretry.idempotent._keys_rate import Places
 from aioretry.idempotent._keys_records import MAJORITY, Records
 
 Work: TypeAlias = Callable[[RetryMotorClientSession], Awaitable[Mapping[str, Any]]]
@@ -82,49 +83,39 @@ class Turns:
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         # By identity: clients of the same servers are equal, also those of two event loops.
-        self._places: dict[int, asyncio.Semaphore] = {}
+        self._places: dict[int, Places] = {}
         self._keys: weakref.WeakValueDictionary[tuple[int, bytes], asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
 
     @asynccontextmanager
-    async def turn(self, client: RetryClient[Any], key: bytes) -> AsyncIterator[None]:
+    async def turn(self, client: RetryClient[Any], key: bytes, caller: str) -> AsyncIterator[None]:
         """Wait for a turn, as long as the surrounding deadline allows.
 
         Raises:
             KeyInUseError: Another call with the key has not ended in time.
-            DeadlineExceeded: Other calls have not ended in time.
+            NoTurnError: Other calls have not ended in time.
         """
-        place = self._place(client)
+        with deadline(None) as limit:
+            left = None if limit is None or not limit.is_limited else limit.remaining()
         own = self._keys.setdefault((id(client), key), asyncio.Lock())
-        async with _before_deadline(own, KeyInUseError(_IN_USE)):
-            late = DeadlineExceeded("the deadline is over; too many calls were before this one")
-            async with _before_deadline(place, late):
+        try:
+            async with asyncio.timeout(left):
+                await own.acquire()
+        except TimeoutError:
+            raise KeyInUseError(_IN_USE) from None
+        try:
+            async with self._places_of(client).place(limit, caller):
                 yield
+        finally:
+            own.release()
 
-    def _place(self, client: RetryClient[Any]) -> asyncio.Semaphore:
+    def _places_of(self, client: RetryClient[Any]) -> Places:
         number = id(client)
         if number not in self._places:
-            self._places[number] = asyncio.Semaphore(self._at_once)
+            self._places[number] = Places(self._at_once)
             weakref.finalize(client, self._places.pop, number)
         return self._places[number]
-
-
-@asynccontextmanager
-async def _before_deadline(
-    lock: asyncio.Lock | asyncio.Semaphore, late: Exception
-) -> AsyncIterator[None]:
-    with deadline(None) as limit:
-        left = None if limit is None or not limit.is_limited else limit.remaining()
-    try:
-        async with asyncio.timeout(left):
-            await lock.acquire()
-    except TimeoutError:
-        raise late from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 _running: set["asyncio.Task[OnceAnswer]"] = set()
@@ -155,6 +146,7 @@ class OnceCall:
         turns: Says when.
         payload: What the key stands for.
         work: Does it, with the transaction's session.
+        caller: Whose turn it takes.
     """
 
     def __init__(
@@ -165,6 +157,7 @@ class OnceCall:
         turns: Turns,
         payload: bytes,
         work: Work,
+        caller: str,
     ) -> None:
         self._id = names.record_id()
         self._fingerprint = names.fingerprint(0, {"payload": payload})
@@ -173,6 +166,7 @@ class OnceCall:
         self._records = records
         self._turns = turns
         self._work = work
+        self._caller = caller
         self._is_blocked = False
         self._is_committing = False
         self._lost = 0
@@ -210,7 +204,7 @@ class OnceCall:
         client = cast(RetryClient[Any], self._database.client)
         while True:
             try:
-                async with self._turns.turn(client, self._id):
+                async with self._turns.turn(client, self._id, self._caller):
                     return OnceAnswer(await self._execute(records), replayed=False)
             except _TakenError:
                 # It may not be visible to the majority yet; or it is gone by now, or never will be.

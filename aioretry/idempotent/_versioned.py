@@ -143,6 +143,7 @@ class VersionedDocuments:
             DuplicateKeyError: A unique index forbids the document.
             ValueError: The content carries a version already.
             InvalidDocument: It can't be encoded.
+            ValueError: A field that counts is an empty timestamp, which the server would replace.
             DeadlineExceeded: The deadline is over; the document may or may not be created.
             PyMongoError: The driver's own error.
         """
@@ -184,6 +185,7 @@ class VersionedDocuments:
             ValueError: The document has no ``_id`` or no version, or the key is empty.
             TypeError: The key is not a string.
             InvalidDocument: It can't be encoded.
+            ValueError: A field that counts is an empty timestamp, which the server would replace.
             DeadlineExceeded: The deadline is over; the document may or may not be saved.
             PyMongoError: The driver's own error, which leaves open whether the document is saved
                 if it is a lost connection.

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bson.timestamp import Timestamp
 from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
 from pymongo.read_preferences import ReadPreference
 
@@ -65,9 +66,17 @@ class Steps:
         return content_hash(content, algorithm)
 
     def snapshot(self, document: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return a document as it is stored, and its hash."""
+        """Return a document as it is stored, and its hash.
+
+        Raises:
+            InvalidDocument: It can't be encoded.
+            ValueError: It would not be stored as it is.
+        """
         stored = snapshot(document, self._codec_options)
-        return stored, content_hash(self._fields.content(stored))
+        content = self._fields.content(stored)
+        if Timestamp(0, 0) in content.values():
+            raise ValueError("the server would replace an empty timestamp: give it a value")
+        return stored, content_hash(content)
 
     def version(self, document: Mapping[str, Any]) -> Version | None:
         """Return the version that a document carries."""

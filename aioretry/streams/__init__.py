@@ -14,6 +14,8 @@ A module imports only from lower ones:
 from aioretry.streams._aggregator import Aggregator
 from aioretry.streams._changes import Change, ChangeKind, Position
 from aioretry.streams._errors import (
+    ChangeTooLargeError,
+    CounterOverflowError,
     LeaseLostError,
     MismatchError,
     NotBuiltError,
@@ -22,6 +24,7 @@ from aioretry.streams._errors import (
     SourceChangedError,
     SourceError,
     StreamError,
+    TargetError,
 )
 from aioretry.streams._leases import LeaseKind
 from aioretry.streams._rebuilding import Progress
@@ -35,6 +38,8 @@ __all__ = [
     "Change",
     "ChangeKind",
     "ChangeStreamSource",
+    "ChangeTooLargeError",
+    "CounterOverflowError",
     "Lag",
     "LeaseKind",
     "LeaseLostError",
@@ -51,6 +56,7 @@ __all__ = [
     "SourceError",
     "Status",
     "StreamError",
+    "TargetError",
     "append",
     "entry",
 ]

@@ -2,14 +2,17 @@
 
 import inspect
 import math
+from contextlib import suppress
 from typing import Any, cast
+
+from pymongo import ReadPreference
 
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.streams import _status
-from aioretry.streams._errors import RebuildNeededError
+from aioretry.streams._errors import RebuildNeededError, SourceError
 from aioretry.streams._folding import Increments
 from aioretry.streams._following import Follower
-from aioretry.streams._leases import MAJORITY, Leases
+from aioretry.streams._leases import LEASES, MAJORITY, Leases
 from aioretry.streams._rebuilding import OnProgress, Progress, Rebuild
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import Source
@@ -44,8 +47,9 @@ class Aggregator:
     Raises:
         TypeError: ``target`` is no collection of a :class:`~aioretry.RetryClient`, ``increments``
             no plain function, or another argument of another type.
-        ValueError: A number is out of its range, the name is empty, or the source and the target
-            have different clients: a rebuild needs both to have the same clock.
+        ValueError: A number is out of its range, the name is empty, the target is what the source
+            reads, or the source and the target have different clients: a rebuild needs both to have
+            the same clock.
     """
 
     def __init__(
@@ -73,11 +77,12 @@ class Aggregator:
         client = cast(RetryClient[Any], target.database.client)
         if source.watched.database.client is not client:
             raise ValueError(f"target must have the client of the source {source!r}")
+        _check_target(target, source)
         self._settings = Settings(
             name,
             source,
             increments,
-            target.with_options(write_concern=MAJORITY),
+            target.with_options(write_concern=MAJORITY, read_preference=ReadPreference.PRIMARY),
             client,
             Leases(client.get_database(target.database.name), name, lease_seconds),
             parts,
@@ -110,7 +115,8 @@ class Aggregator:
         """Keep one part of the aggregates up to date, for as long as this is not cancelled.
 
         While somebody else holds the part's lease, it waits. After lost connections, elections and
-        a lost lease it goes on by itself at the watermark.
+        a lost lease it goes on by itself at the watermark. A surrounding deadline counts: a task
+        that is to last is started without its caller's (:func:`aioretry.detached`).
 
         Args:
             part: Which part, from 0.
@@ -124,7 +130,11 @@ class Aggregator:
             PositionLostError: The changes after the watermark can't be read any more, say because
                 the oplog has rolled over: :meth:`rebuild` them.
             SourceChangedError: The source was dropped or renamed: :meth:`rebuild` them.
+            ChangeTooLargeError: One change moves too many buckets for a transaction:
+                :meth:`rebuild` them, or give them more ``lease_seconds``.
+            CounterOverflowError: A counter would leave the range of 64-bit integers.
             SourceError: The source can't be followed.
+            DeadlineExceeded: The surrounding deadline is over.
             ValueError: There is no such part.
             Exception: What ``increments`` raises, and errors of the driver that don't pass by
                 themselves. The batch was not applied.
@@ -136,6 +146,7 @@ class Aggregator:
     async def rebuild(self, on_progress: OnProgress | None = None) -> Progress:
         """Count everything anew, and put the result in the place of the aggregates.
 
+        All is read from the primary: a delayed member would hold it up for as long as it lags.
         Workers leave their leases to it and wait until it is done; writes to the source go on.
         Readers see the old aggregates until the end, and then the new ones. It begins again by
         itself after lost connections and elections; if its process dies, the aggregates stay as
@@ -150,6 +161,7 @@ class Aggregator:
         Raises:
             LeaseLostError: It was frozen for longer than its lease, and somebody took it over.
             MismatchError: The target is another aggregator's.
+            TargetError: The target holds documents that are no aggregates; they stay.
             SourceError: The source can't be rebuilt from, or the reading took longer than the
                 servers keep a snapshot (``minSnapshotHistoryWindowInSeconds``).
             TypeError: ``on_progress`` is no plain function.
@@ -200,6 +212,17 @@ class Aggregator:
         if count_up_to < 1:
             raise ValueError(f"count_up_to must be at least 1, not {count_up_to!r}")
         return await _status.status(self._settings, count_up_to)
+
+
+def _check_target(target: RetryMotorCollection[Any], source: Source) -> None:
+    taken = {source.watched.full_name, f"{target.database.name}.{LEASES}"}
+    with suppress(SourceError):
+        taken.add(source.documents.full_name)
+    if target.full_name in taken:
+        raise ValueError(
+            f"target must be a collection of its own, because a rebuild replaces it: "
+            f"{target.full_name} has what is counted, or the leases"
+        )
 
 
 def _check_plain(**functions: object) -> None:

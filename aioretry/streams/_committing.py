@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pymongo import ReadPreference
+from pymongo import ReadPreference, UpdateOne
+from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
 from aioretry import RetryMotorClientSession, RetryMotorCollection, deadline
 from aioretry.streams._changes import Position
-from aioretry.streams._errors import WatermarkMovedError
-from aioretry.streams._folding import Fold
+from aioretry.streams._errors import CounterOverflowError, WatermarkMovedError
+from aioretry.streams._folding import Fold, overflow
 from aioretry.streams._leases import MAJORITY, PLAIN, Lease, Leases
 from aioretry.streams._watermarks import Watermark, move, watermark_id
 
 _SNAPSHOT = ReadConcern("snapshot")
+_BAD_VALUE, _OVERFLOW = 2, "Failed to apply $inc operations"
 _ONLY_COUNTED = {
     "$arrayToObject": {
         "$filter": {
@@ -101,8 +103,33 @@ class Committer:
     async def _increment(self, fold: Fold, session: RetryMotorClientSession) -> None:
         updates = fold.updates()
         if updates:
-            await self.target.bulk_write(updates, ordered=False, session=session)
+            await increment(self.target, updates, session)
             await remove_zeros(self.target, fold.counters(), fold.buckets(), session)
+
+
+async def increment(
+    target: RetryMotorCollection[Any],
+    updates: Sequence[UpdateOne],
+    session: RetryMotorClientSession | None = None,
+) -> None:
+    """Apply increments.
+
+    Args:
+        target: The aggregates.
+        updates: The increments.
+        session: The session of a transaction.
+
+    Raises:
+        CounterOverflowError: A counter would become too large.
+    """
+    try:
+        await target.bulk_write(updates, ordered=False, session=session)
+    except BulkWriteError as exc:
+        for error in (exc.details or {}).get("writeErrors", ()):
+            if error["code"] == _BAD_VALUE and error["errmsg"].startswith(_OVERFLOW):
+                of_bucket = error["op"]["q"]["_id"]["$eq"]
+                raise CounterOverflowError(overflow(of_bucket, "a counter")) from exc
+        raise
 
 
 async def remove_zeros(

@@ -77,6 +77,28 @@ class SourceError(StreamError):
     """The source can't be followed as it is: it has no images, or the server is too old."""
 
 
+class ChangeTooLargeError(RebuildNeededError):
+    """One change moves more buckets than a transaction can apply while a lease lasts.
+
+    A rebuild needs no such transaction. A longer ``lease_seconds`` helps, too.
+    """
+
+
+class CounterOverflowError(StreamError):
+    """A counter would leave the range of 64-bit integers; the batch was not applied.
+
+    Let the increments count in larger units, or in more buckets, under another ``version``, and
+    rebuild.
+    """
+
+
+class TargetError(StreamError):
+    """The target holds documents that are no aggregates, which a rebuild would replace.
+
+    Nothing was changed. Use a collection of its own, or empty this one if it is not needed.
+    """
+
+
 class LeaseLostError(StreamError):
     """The lease is somebody else's by now, or has expired; nothing was written without it."""
 

@@ -1,8 +1,10 @@
 """Pure: many changes become few increments."""
 
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -13,10 +15,12 @@ from bson.regex import Regex
 from pymongo import UpdateOne
 
 from aioretry.streams._changes import Change
+from aioretry.streams._errors import CounterOverflowError
 
 Increments = Callable[[Change], Iterable[tuple[Any, Mapping[str, int]]]]
 
 RESERVED = "aioretry"
+_MOST = 2**63 - 1
 _OVERHEAD = 32  # bytes of an update statement, its bucket and counters apart
 _AS_STORED = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -63,7 +67,15 @@ class Fold:
                 self._add(key, counters)
 
     def updates(self) -> list[UpdateOne]:
-        """Return one update for each bucket that the changes have moved."""
+        """Return one update for each bucket that the changes have moved.
+
+        Raises:
+            CounterOverflowError: A counter is moved by more than the server can add.
+        """
+        for key, counters in self._buckets.items():
+            for name, by in counters.items():
+                if not -_MOST - 1 <= by <= _MOST:
+                    raise CounterOverflowError(overflow(_decoded(key), f"counter {name!r}"))
         return [
             UpdateOne({"_id": {"$eq": _decoded(key)}}, {"$inc": moved}, upsert=True)
             for key, counters in self._buckets.items()
@@ -97,6 +109,14 @@ class Fold:
         return bson.encode({"": bucket}, codec_options=self._codec_options)
 
 
+def overflow(bucket: Any, counter: str) -> str:
+    """Return what is wrong with a counter that is too large for a server, and what to do."""
+    return (
+        f"{counter} of bucket {bucket!r} would leave the range of 64-bit integers: let the "
+        "increments count in larger units, or in more buckets, under another version, and rebuild"
+    )
+
+
 def part_of(bucket: Any, parts: int, encoded: bytes) -> int:
     """Return the number of the worker that a bucket belongs to; the same in every process."""
     if isinstance(bucket, int | float | Decimal128 | Mapping):
@@ -113,9 +133,12 @@ def _without_types(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal128):
         return value
     number = value.to_decimal() if isinstance(value, Decimal128) else value
+    # A signaling one, which float() refuses, is the same for the server.
+    if number.is_nan() if isinstance(number, Decimal) else math.isnan(number):
+        return "nan"
     try:
         return str(Fraction(number))
-    except (OverflowError, ValueError):  # infinite, or not a number
+    except OverflowError:  # infinite
         return str(float(number)).lower()
 
 

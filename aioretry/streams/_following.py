@@ -1,5 +1,6 @@
 """One worker: it takes a lease, reads changes, folds them and commits, again and again."""
 
+import asyncio
 import logging
 import os
 import socket
@@ -10,13 +11,18 @@ from dataclasses import dataclass, field
 import anyio
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryMotorClientSession
+from aioretry import RetryMotorClientSession, detached
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
-from aioretry.streams._errors import NotBuiltError, RebuildNeededError, passes_by_itself
+from aioretry.streams._errors import (
+    ChangeTooLargeError,
+    NotBuiltError,
+    RebuildNeededError,
+    passes_by_itself,
+)
 from aioretry.streams._folding import Fold
 from aioretry.streams._leases import Lease, LeaseKind, while_renewed
-from aioretry.streams._pace import Courtesy, Pace
+from aioretry.streams._pace import Courtesy, Pace, pause
 from aioretry.streams._reading import Read, Reader
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
@@ -26,6 +32,7 @@ _log = logging.getLogger("aioretry.streams")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _RELEASE_SECONDS = 2.0
+_MANY_BUCKETS = 1000  # fewer are never what makes a commit slow
 
 
 def new_owner() -> str:
@@ -56,14 +63,15 @@ class Follower:
 
         Raises:
             RebuildNeededError: Changes alone won't do any more.
+            DeadlineExceeded: The surrounding deadline is over.
             SourceError: The source can't be followed.
             Exception: Whatever the increments raise, and errors that don't pass by themselves.
         """
         owner = new_owner()
-        pause = _FIRST_PAUSE
+        seconds = _FIRST_PAUSE
         is_checked = False
         while True:
-            began = time.monotonic()
+            began, error = time.monotonic(), None
             try:
                 if not is_checked:
                     await check_deployment(self.settings.client)
@@ -73,6 +81,7 @@ class Follower:
             except PyMongoError as exc:
                 if not passes_by_itself(exc):
                     raise
+                error = exc
                 self._pace.fail(exc)
                 level = logging.WARNING if self._pace.is_stuck else logging.INFO
                 _log.log(
@@ -82,9 +91,9 @@ class Follower:
                     self._pace.failures,
                 )
             if time.monotonic() - began > _LONGEST_PAUSE:
-                pause = _FIRST_PAUSE
-            await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE, self.settings.lease_seconds / 3)
+                seconds = _FIRST_PAUSE
+            await pause(seconds, error)
+            seconds = min(2 * seconds, _LONGEST_PAUSE, self.settings.lease_seconds / 3)
 
     async def _hold(self, owner: str) -> bool:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""
@@ -110,8 +119,9 @@ class Follower:
             mismatch = settings.mismatch(watermark)
             if mismatch is not None:
                 raise mismatch
+            after = await settings.leases.renew_all([lease]) if self.until_caught_up else None
             reader = Reader(
-                settings.source, watermark.position, pace.patience, settings.max_changes
+                settings.source, watermark.position, pace.patience, settings.max_changes, after
             )
             async with reader:
                 following = Following(
@@ -189,11 +199,26 @@ class Following:
 
     async def _commit(self, fold: Fold, position: Position, changes: int) -> None:
         began = time.monotonic()
-        self.watermark, self.is_wanted = await self.committer.commit(
-            self.watermark, fold, position, changes
-        )
+        try:
+            self.watermark, self.is_wanted = await self.committer.commit(
+                self.watermark, fold, position, changes
+            )
+        except PyMongoError as exc:
+            self._require_hope(exc, fold, changes)
+            raise
         self.renewed = self.committed = began
         self.pace.succeed()
+
+    def _require_hope(self, exc: PyMongoError, fold: Fold, changes: int) -> None:
+        if not exc.timeout or changes != 1 or len(fold) < _MANY_BUCKETS:
+            return
+        self.pace.slow_commits += 1
+        if self.pace.is_hopeless:
+            raise ChangeTooLargeError(
+                f"one change moves {len(fold)} buckets, which no transaction could apply in "
+                f"lease_seconds={self.settings.lease_seconds:g}, {self.pace.slow_commits} times in "
+                "a row: rebuild the aggregates, or give them more lease_seconds"
+            ) from exc
 
     def _new_fold(self) -> Fold:
         settings = self.settings
@@ -205,8 +230,12 @@ async def release(settings: Settings, lease: Lease, session: RetryMotorClientSes
     """Give a lease back, if that can be done at once; it ends by itself otherwise."""
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
         try:
-            await settings.leases.release(lease)
+            # The deadline that may have ended the work is not the release's.
+            await detached(asyncio.create_task, _give_back(settings, lease, session))
         except PyMongoError as exc:
             _log.info("%s could not give its lease back: %s", lease.owner, type(exc).__name__)
-        else:
-            await settings.leases.retire(session)
+
+
+async def _give_back(settings: Settings, lease: Lease, session: RetryMotorClientSession) -> None:
+    await settings.leases.release(lease)
+    await settings.leases.retire(session)

@@ -4,18 +4,25 @@ import contextlib
 import datetime as dt
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 from bson.codec_options import CodecOptions
+from bson.timestamp import Timestamp
 from pymongo import ReadPreference, ReturnDocument
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryMotorClientSession, RetryMotorCollection, RetryMotorDatabase, deadline
+from aioretry import (
+    RetryClient,
+    RetryMotorClientSession,
+    RetryMotorCollection,
+    RetryMotorDatabase,
+    deadline,
+)
 from aioretry.streams._errors import LeaseLostError, passes_by_itself
 
 T = TypeVar("T")
@@ -77,7 +84,7 @@ class Leases:
             write_concern=MAJORITY,
             read_concern=ReadConcern("majority"),
         )
-        self._admin = database.client.admin
+        self._client = cast(RetryClient[Any], database.client)
         self._name = name
         self.seconds = seconds
 
@@ -152,6 +159,21 @@ class Leases:
         now = record["expires"] - dt.timedelta(seconds=self.seconds)
         return bool(record["wanted"] > now)
 
+    async def renew_all(self, leases: Iterable[Lease]) -> Timestamp:
+        """Make leases last longer; return a time that nothing acknowledged before is later than.
+
+        Raises:
+            LeaseLostError: As for :meth:`renew`.
+        """
+        async with (
+            deadline(self.seconds),
+            await self._client.start_session(causal_consistency=False) as session,
+        ):
+            for lease in leases:
+                await self.renew(lease, session)
+        now: Any = session.operation_time  # a method in Motor's stubs
+        return cast(Timestamp, now)
+
     async def release(self, lease: Lease) -> None:
         """Let others have it at once."""
         await self._records.update_one(
@@ -165,7 +187,7 @@ class Leases:
         lease was given back may still kill it, and would kill somebody else's work.
         """
         with contextlib.suppress(PyMongoError):  # the server forgets it by itself, later
-            await self._admin.command({"endSessions": [session.session_id]})
+            await self._client.admin.command({"endSessions": [session.session_id]})
 
     async def ask(self, part: int) -> None:
         """Have the one who follows leave a lease to a rebuild, and nobody else begin to."""
@@ -208,7 +230,7 @@ class Leases:
         if session_id is None:
             return
         try:
-            await self._admin.command({"killSessions": [session_id]})
+            await self._client.admin.command({"killSessions": [session_id]})
         except OperationFailure as exc:
             # Another database user's session can't be ended by us. Its transaction ends by itself.
             if exc.code not in {11, 13}:

@@ -1,13 +1,18 @@
-"""How much a worker does at once."""
+"""How much a worker does at once, and how long it goes on."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
+import anyio
 import anyio.lowlevel
 from pymongo.errors import PyMongoError
 
+from aioretry import DeadlineExceeded, deadline
+
 _PATIENCE, _MOST_PATIENCE = 10.0, 3600.0
 _ATTEMPTS_BEFORE_WARNING = 5
+_COMMITS_OF_ONE_CHANGE = 3
 _SLICE = 0.01
 
 
@@ -29,6 +34,9 @@ class Pace:
     failures: int = field(default=0, init=False)
     """How many attempts in a row have made no progress."""
 
+    slow_commits: int = field(default=0, init=False)
+    """How many commits of one and the same change have taken too long."""
+
     def __post_init__(self) -> None:
         self.changes = self.most
 
@@ -36,6 +44,11 @@ class Pace:
     def is_stuck(self) -> bool:
         """Whether somebody should look."""
         return self.failures >= _ATTEMPTS_BEFORE_WARNING
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether a change can't be committed: it can't be divided, and is no smaller next time."""
+        return self.slow_commits >= _COMMITS_OF_ONE_CHANGE
 
     def fail(self, exc: PyMongoError) -> None:
         """Take note of an attempt that has come to nothing."""
@@ -46,7 +59,7 @@ class Pace:
 
     def succeed(self) -> None:
         """Take note of progress."""
-        self.failures = 0
+        self.failures = self.slow_commits = 0
         self.changes = min(2 * self.changes, self.most)
         self.patience = _PATIENCE
 
@@ -62,3 +75,23 @@ class Courtesy:
         if time.monotonic() - self._since > _SLICE:
             await anyio.lowlevel.checkpoint()
             self._since = time.monotonic()
+
+
+async def pause(seconds: float, error: PyMongoError | None = None) -> None:
+    """Wait before the next attempt.
+
+    Args:
+        seconds: How long.
+        error: What the last one ended with, if that passes by itself.
+
+    Raises:
+        DeadlineExceeded: The surrounding deadline is over by then.
+    """
+    with deadline(None) as limit:
+        left = math.inf if limit is None else limit.remaining()
+    await anyio.sleep(min(seconds, left))
+    if left <= seconds:
+        raise DeadlineExceeded(
+            "the deadline around the aggregator is over; what it has committed stays, and it can "
+            "be run again (a task that is to last starts without one: aioretry.detached)"
+        ) from error

@@ -1,5 +1,6 @@
 """Events of a change stream, many for one thread hop."""
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -10,11 +11,12 @@ from typing import Any, Protocol, Self
 
 import anyio
 from anyio import to_thread
+from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from aioretry import RetryMotorClientSession, deadline
+from aioretry import RetryMotorClientSession, deadline, detached
 from aioretry.streams._changes import Position
 from aioretry.streams._errors import lost_position
 from aioretry.streams._sources import Collection, Source
@@ -68,6 +70,8 @@ class Reader:
         patience: How long a server may take for one read, in seconds. The first one is the longest:
             the server looks through all that was written since then, to any collection.
         batch_size: How many events the server sends at once.
+        after: A time that the server has to know all about before it answers, or None: a primary
+            that was just elected may not know yet what was acknowledged by the one before.
     """
 
     def __init__(
@@ -76,7 +80,9 @@ class Reader:
         position: Position,
         patience: float,
         batch_size: int = 1000,
+        after: Timestamp | None = None,
     ) -> None:
+        self._after = after
         self._arguments = {
             **source.watching(),
             "max_await_time_ms": _AWAIT_MS,
@@ -92,7 +98,9 @@ class Reader:
 
     async def __aenter__(self) -> Self:
         client = self._collection.database.client
-        session: Any = await client.start_session(causal_consistency=False)
+        session: Any = await client.start_session(causal_consistency=self._after is not None)
+        if self._after is not None:
+            session.advance_operation_time(self._after)
         self._session = session
         return self
 
@@ -108,8 +116,7 @@ class Reader:
         with anyio.move_on_after(1.0, shield=True):
             if self._stream is not None:
                 stream, self._stream = self._stream, None
-                with deadline(1.0):
-                    await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
+                await detached(asyncio.create_task, _close_in_time(stream))
             await session.end_session()
 
     async def read(self, most: int, seconds: float) -> Read:
@@ -144,7 +151,8 @@ class Reader:
         """Have the server end what a thread waits for, which would hold up the end of a process."""
         kill = {"killSessions": [session.session_id]}
         with contextlib.suppress(PyMongoError), anyio.move_on_after(1.0, shield=True):
-            await self._collection.database.client.admin.command(kill)
+            # In its own time: it may be a deadline that has ended the reading.
+            await detached(self._collection.database.client.admin.command, kill)
 
     def _read(
         self, stream: Stream | None, session: Any, most: int, seconds: float
@@ -186,6 +194,11 @@ def start(position: Position) -> dict[str, Any]:
     if position.token is None:
         return {"start_at_operation_time": position.after()}
     return {"resume_after": position.token}
+
+
+async def _close_in_time(stream: Stream) -> None:
+    with deadline(1.0):
+        await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
 
 
 def _close(stream: Stream) -> None:

@@ -10,23 +10,25 @@ from typing import Any, TypeVar, cast
 import anyio
 from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
+from pymongo import ReadPreference
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from aioretry import RetryMotorClientSession, RetryMotorCollection, RetryMotorDatabase, deadline
 from aioretry.streams._changes import Position
-from aioretry.streams._committing import load, remove_zeros
+from aioretry.streams._committing import increment, load, remove_zeros
 from aioretry.streams._errors import (
     LeaseLostError,
     RebuildNeededError,
     SourceError,
+    TargetError,
     WatermarkMovedError,
     passes_by_itself,
 )
 from aioretry.streams._folding import Fold
 from aioretry.streams._following import new_owner, release
 from aioretry.streams._leases import Lease, LeaseKind, while_renewed
-from aioretry.streams._pace import Courtesy
+from aioretry.streams._pace import Courtesy, pause
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
 from aioretry.streams._watermarks import Watermark, finish, finished, unfinished
@@ -121,7 +123,8 @@ class Rebuild:
                 if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
                     raise
                 _log.info("%s begins again, after a %s", self._owner, type(exc).__name__)
-            await anyio.sleep(_PAUSE)
+                error = exc
+            await pause(_PAUSE, error)
 
     async def _begin(self) -> RetryMotorClientSession:
         await check_deployment(self.settings.client)
@@ -132,7 +135,13 @@ class Rebuild:
         return cast(RetryMotorClientSession, session)
 
     async def _check_target(self) -> None:
-        watermark = await load(self.settings.target, 0)
+        target = self.settings.target
+        watermark = await load(target, 0)
+        if watermark is None and await target.find_one({}, {"_id": 1}) is not None:
+            raise TargetError(
+                f"{target.full_name} holds documents that are no aggregates, and a rebuild would "
+                "replace them: use a target of its own, or empty this one if it is not needed"
+            )
         mismatch = None if watermark is None else self.settings.mismatch(watermark)
         if mismatch is not None and mismatch.is_anothers:
             raise mismatch
@@ -157,6 +166,7 @@ class Rebuild:
     async def _take(self, part: int, session: RetryMotorClientSession) -> None:
         leases = self.settings.leases
         while True:
+            error = None
             try:
                 for wanted in range(part, self.settings.parts):
                     await leases.ask(wanted)
@@ -164,11 +174,11 @@ class Rebuild:
             except PyMongoError as exc:
                 if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
                     raise
-                lease = None
+                lease, error = None, exc
             if lease is not None:
                 self._leases[part] = lease
                 return
-            await anyio.sleep(min(_PAUSE, leases.seconds / 4))
+            await pause(min(_PAUSE, leases.seconds / 4), error)
 
     async def _count(self) -> Progress:
         try:
@@ -182,15 +192,7 @@ class Rebuild:
             ) from exc
 
     async def _renew(self) -> Timestamp:
-        client = self.settings.client
-        async with (
-            deadline(self.settings.lease_seconds),
-            await client.start_session(causal_consistency=False) as session,
-        ):
-            for lease in list(self._leases.values()):
-                await self.settings.leases.renew(lease, session)
-        now: Any = session.operation_time  # a method in Motor's stubs
-        return cast(Timestamp, now)
+        return await self.settings.leases.renew_all(list(self._leases.values()))
 
 
 @dataclass(slots=True)
@@ -240,12 +242,14 @@ class Count:
     async def _drop_others(self) -> None:
         """Drop what rebuilds left behind that were interrupted."""
         target = self.settings.target
-        database = target.database
+        database = cast(RetryMotorDatabase[Any], target.database)
         prefix = _prefix(target)
         for name in await database.list_collection_names():
             if not name.startswith(prefix) or not ObjectId.is_valid(name.removeprefix(prefix)):
                 continue
-            left = cast(RetryMotorCollection[Any], database[name])
+            left: RetryMotorCollection[Any] = database.get_collection(
+                name, read_preference=target.read_preference
+            )
             if await load(left, 0) is not None or await left.find_one({}, {"_id": 1}) is None:
                 await left.drop()
 
@@ -257,7 +261,7 @@ class Count:
         await target.database.create_collection(name, **options)
         database = cast(RetryMotorDatabase[Any], target.database)
         staging = database.get_collection(
-            name, target.codec_options, write_concern=target.write_concern
+            name, target.codec_options, target.read_preference, target.write_concern
         )
         async for index in target.list_indexes():
             given = {key: value for key, value in index.items() if key not in {"v", "ns", "key"}}
@@ -285,7 +289,7 @@ class Count:
 
     async def _read(self, staging: RetryMotorCollection[Any], position: Position) -> None:
         source = self.settings.source
-        documents = source.documents
+        documents = source.documents.with_options(read_preference=ReadPreference.PRIMARY)
         self._expected = await documents.estimated_document_count()
         at_once = await _documents_at_once(documents)
         cursor = documents.with_options(read_concern=At(position.time)).find(
@@ -313,7 +317,7 @@ class Count:
         for start in range(0, len(updates), _UPDATES_AT_ONCE):
             chunk = updates[start : start + _UPDATES_AT_ONCE]
             async with deadline(self.settings.lease_seconds):
-                await staging.bulk_write(chunk, ordered=False)
+                await increment(staging, chunk)
             self._buckets += len(chunk)
             self.on_progress(self._progress())
 

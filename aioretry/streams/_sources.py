@@ -1,6 +1,6 @@
 """Where changes come from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from bson.objectid import ObjectId
@@ -72,11 +72,15 @@ class ChangeStreamSource:
     Args:
         collection: The collection.
         fields: Which fields ``before`` and ``after`` have, beside ``_id``; None for all.
+
+    Raises:
+        TypeError: ``fields`` is one string, or has something else than strings.
+        ValueError: A name in it can't be that of a field.
     """
 
     def __init__(self, collection: Collection, *, fields: Sequence[str] | None = None) -> None:
         self._collection = collection
-        self._fields = None if fields is None else ("_id", *fields)
+        self._fields = None if fields is None else ("_id", *_names(fields))
 
     def __repr__(self) -> str:
         return f"<ChangeStreamSource {self._collection.full_name}>"
@@ -286,6 +290,18 @@ async def check_deployment(client: RetryClient[Any]) -> None:
     hello = await client.admin.command("isMaster")
     if "setName" not in hello and hello.get("msg") != "isdbgrid":
         raise SourceError("a standalone server has no change streams: make it a replica set")
+
+
+def _names(fields: object) -> list[str]:
+    if isinstance(fields, str | bytes) or not isinstance(fields, Iterable):
+        raise TypeError(f"fields must be a list of names, such as ['tags'], not {fields!r}")
+    names = list(fields)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"fields must have names only, not {name!r}")
+        if name.startswith("$") or "\0" in name or "" in name.split("."):
+            raise ValueError(f"fields must have names of fields, not {name!r}")
+    return names
 
 
 def _kind_of(event: Mapping[str, Any], name: str) -> ChangeKind:

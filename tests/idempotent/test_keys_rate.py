@@ -1,9 +1,12 @@
-"""How many statements with keys go a second, by a clock of the test's own."""
+"""How many statements with keys go a second, by a clock of the test's own; and whose turn it is."""
+
+import asyncio
 
 import pytest
 
 from aioretry import Deadline, DeadlineExceeded
-from aioretry.idempotent._keys_rate import Rate
+from aioretry.idempotent import NoTurnError
+from aioretry.idempotent._keys_rate import Places, Rate
 
 
 class Clock:
@@ -65,3 +68,139 @@ async def test_a_turn_that_comes_too_late(clock):
         await rate.turn(Deadline.after(0.5, clock))
     await rate.turn(Deadline.after(2, clock))
     assert [1.0] == pytest.approx(clock.slept)
+
+
+class Turns:
+    """Lets time pass by one turn when it is told to, and notes whose each was."""
+
+    def __init__(self, number):
+        self.now = 1000.0
+        self.granted = []
+        self.rate = Rate(number, lambda: self.now, self.sleep)
+        self.tick = asyncio.Event()
+
+    async def sleep(self, seconds):
+        await self.tick.wait()
+        self.tick.clear()
+        self.now += seconds
+
+    async def ask(self, caller, limit=None):
+        await self.rate.turn(limit, caller)
+        self.granted.append(caller)
+
+    def start(self, *callers):
+        return [asyncio.ensure_future(self.ask(caller)) for caller in callers]
+
+    async def pass_by(self, turns):
+        for _ in range(turns):
+            self.tick.set()
+            await settled()
+
+
+async def settled():
+    """Wait until all that can go on has."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def ended(*tasks):
+    """Cancel tasks, and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def turns():
+    """Turns, of which the first two are taken."""
+    turns = Turns(2)
+    for _ in range(2):
+        await turns.ask("first")
+    turns.granted.clear()
+    return turns
+
+
+async def test_who_gives_up_takes_no_turn(turns):
+    """After a hundred that were cancelled while they waited, the next one has the next turn."""
+    waiting = turns.start(*["a"] * 100)
+    await settled()
+    await ended(*waiting)
+    asked = turns.start("b")
+    await settled()
+    await turns.pass_by(1)
+    assert ["b"] == turns.granted
+    await ended(*asked)
+
+
+async def test_a_turn_that_came_too_late_to_be_taken(turns):
+    """One that comes in the moment of a cancellation is not lost: nobody waits longer for it."""
+    (first,) = turns.start("a")
+    await settled()
+    turns.tick.set()
+    while turns.rate._waiting:
+        await asyncio.sleep(0)
+    await ended(first)
+    before = turns.now
+    turns.start("b")
+    await settled()
+    await turns.pass_by(1)
+    assert (["b"], before) == (turns.granted, turns.now)
+
+
+async def test_each_caller_in_rotation(turns):
+    """One that has asked for a hundred does not hold up one that asks for two."""
+    waiting = turns.start(*["a"] * 100)
+    await settled()
+    waiting += turns.start("b", "c", "b")
+    await settled()
+    await turns.pass_by(6)
+    assert ["a", "b", "c", "a", "b", "a"] == turns.granted
+    await ended(*waiting)
+
+
+async def test_only_those_before_it_count(turns):
+    """A deadline is compared with the turns of those who have theirs before, in rotation."""
+    waiting = turns.start(*["a"] * 100)
+    await settled()
+    clock = lambda: turns.now  # noqa: E731
+    with pytest.raises(NoTurnError, match="nothing was sent"):
+        await turns.ask("a", Deadline.after(20.0, clock))
+    with pytest.raises(NoTurnError):
+        await turns.ask("b", Deadline.after(0.9, clock))
+    in_time = asyncio.ensure_future(turns.ask("b", Deadline.after(1.1, clock)))
+    await settled()
+    await turns.pass_by(2)
+    assert ["a", "b"] == turns.granted
+    await ended(in_time, *waiting)
+
+
+async def test_a_deadline_while_it_waits(turns):
+    """Where others come in between, the end of the time ends waiting, and is no turn."""
+    (first,) = turns.start("a")
+    await settled()
+    with pytest.raises(NoTurnError):
+        await turns.ask("b", Deadline.after(0.05, lambda: turns.now - 0.96))
+    await turns.pass_by(1)
+    assert ["a"] == turns.granted
+    await ended(first)
+
+
+async def test_places_in_rotation():
+    """So it is where calls are at work at once; a cancelled one neither takes nor keeps a place."""
+    places, order, goes_on = Places(1), [], asyncio.Event()
+
+    async def work(caller):
+        async with places.place(None, caller):
+            order.append(caller)
+            await goes_on.wait()
+
+    tasks = [asyncio.ensure_future(work(caller)) for caller in ["a", *"aaaa", "b", "a", "c"]]
+    await settled()
+    await ended(tasks[0], tasks[1])
+    goes_on.set()
+    await asyncio.gather(*tasks[2:])
+    assert ["a", *"bc", *"aaaa"] == order
+    async with places.place(Deadline.after(0.0)):
+        with pytest.raises(NoTurnError, match="too many calls were before"):
+            async with places.place(Deadline.after(0.01)):
+                pass

@@ -8,9 +8,8 @@ import pytest
 from pymongo import monitoring
 from pymongo.errors import InvalidOperation, PyMongoError
 
-from aioretry import Outcome, RetryClient, outcome_of
+from aioretry import Outcome, RetryClient, outcome_of, run_transaction
 from aioretry.idempotent import Keys
-from aioretry.session import run_transaction
 
 TRANSIENT = "TransientTransactionError"
 SECRET = b"sixteen bytes or so, and more"

@@ -1,10 +1,11 @@
+import asyncio
 import math
 
 import pymongo
 import pytest
 from pymongo import _csot
 
-from aioretry import Deadline, deadline
+from aioretry import Deadline, deadline, detached
 from aioretry.deadlines import current_deadline
 
 
@@ -72,6 +73,18 @@ class TestBlock:
                 assert inner.at < outer.at
             assert current_deadline() is outer
 
+    def test_gives_the_nearest(self):
+        """What entering gives is the deadline in force, PyMongo's own timeout included."""
+        with pymongo.timeout(5):
+            with deadline(None) as limit:
+                assert 4 < limit.remaining() <= 5
+            with deadline(50) as limit:
+                assert 4 < limit.remaining() <= 5
+            with deadline(1) as limit:
+                assert limit.remaining() <= 1
+        with pymongo.timeout(0), deadline(None) as limit:
+            assert not limit.is_limited
+
     def test_none_inherits(self):
         """None leaves things as they are."""
         with deadline(None) as limit:
@@ -128,3 +141,19 @@ class TestBlock:
             block.__enter__()
         with pytest.raises(RuntimeError, match="not entered"):
             block.__exit__(None, None, None)
+
+
+async def test_detached():
+    """A task or a timer that is detached inherits no deadline, and PyMongo's neither."""
+    loop = asyncio.get_running_loop()
+    found = loop.create_future()
+
+    async def look():
+        return current_deadline(), _csot.get_timeout()
+
+    async with deadline(5.0):
+        task = detached(asyncio.create_task, look(), name="mine")
+        detached(loop.call_later, 0.0, lambda: found.set_result(current_deadline()))
+        assert (None, None) == await task
+        assert await found is None
+    assert "mine" == task.get_name()

@@ -1,6 +1,7 @@
 """Many writes that wait for a server, over a scripted driver."""
 
 import asyncio
+import contextvars
 from collections import Counter
 
 import anyio
@@ -148,3 +149,24 @@ async def test_fail_together_and_in_order(has_deadline):
     assert all("<nobody answers>" in text for text in texts)
     assert {ServerSelectionTimeoutError} == {type(error.__cause__ or error) for _, error in failed}
     assert 1 == driver.description.written
+
+
+async def test_looked_for_in_nobodys_context():
+    """What looks for a server is not a part of the request whose write waits first."""
+    request = contextvars.ContextVar("request", default=None)
+    seen = []
+
+    class Noting(Driver):
+        def view(self):
+            seen.append(request.get())
+            return super().view()
+
+    driver = Noting()
+    selection = Selection(driver, asyncio.get_running_loop())
+    request.set(7)
+    waiting = asyncio.ensure_future(selection.wait_for_server(float("inf")))
+    while not seen:
+        await asyncio.sleep(0)
+    driver.appear()
+    assert await waiting
+    assert {None} == set(seen)

@@ -1,0 +1,87 @@
+"""Sessions of keys are ended when nobody waits any more, whatever the callers' deadlines were."""
+
+import asyncio
+import contextvars
+
+import pytest
+from pymongo.monitoring import CommandListener
+
+from aioretry import RetryClient, deadline
+from aioretry.idempotent import Keys, _keys
+from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
+
+_REQUEST = contextvars.ContextVar("_REQUEST", default=None)
+_DEADLINE = 1.5
+
+
+class Ended(CommandListener):
+    """Counts the sessions that are ended, and notes for which request it was done."""
+
+    def __init__(self):
+        self.number = 0
+        self.requests = set()
+
+    def started(self, event):
+        if event.command_name == "endSessions":
+            self.number += len(event.command["endSessions"])
+            self.requests.add(_REQUEST.get())
+
+    def succeeded(self, event):
+        pass
+
+    def failed(self, event):
+        pass
+
+
+@pytest.fixture
+def ended():
+    return Ended()
+
+
+@pytest.fixture
+async def listened(replica_set, ended):
+    """A client whose commands are listened to."""
+    async with RetryClient(replica_set.uri, event_listeners=[ended]) as client:
+        yield client
+
+
+async def write(collection, key, seconds):
+    """Serve a request that has a deadline."""
+    _REQUEST.set(key)
+    async with deadline(seconds), collection.operation(key=key) as op:
+        await op.insert_one({})
+
+
+async def write_all(collection, keys, number):
+    """Serve so many requests, each in a task of its own."""
+    requests = [keys(f"key {collection.name} {n}") for n in range(number)]
+    await asyncio.gather(*(write(collection, key, _DEADLINE) for key in requests))
+
+
+async def test_after_the_deadline(listened, collection, ended, monkeypatch):
+    """They are ended after a while although the request that began the while is over."""
+    monkeypatch.setattr(_keys, "_SECONDS_BEFORE_A_BATCH", _DEADLINE + 0.1)
+    keys = Keys(SECRET, NAMESPACE)
+    await write_all(keyed_collection(listened, collection.name), keys, 30)
+    assert 0 == ended.number
+    async with asyncio.timeout(30.0):
+        while ended.number < 30:
+            await asyncio.sleep(0.02)
+    assert (30, {None}) == (ended.number, ended.requests)
+
+
+async def test_at_the_end(listened, collection, ended):
+    """They are ended when the keys are closed, whatever deadline is over by then."""
+    keys = Keys(SECRET, NAMESPACE)
+    await write_all(keyed_collection(listened, collection.name), keys, 5)
+    async with deadline(0.0):
+        await keys.close()
+    assert 5 == ended.number
+
+
+async def test_a_full_batch(listened, collection, ended):
+    """The request that fills a batch does not lend it its deadline."""
+    keys = Keys(SECRET, NAMESPACE, batch=5)
+    await write_all(keyed_collection(listened, collection.name), keys, 5)
+    await keys.close()
+    assert (5, {None}) == (ended.number, ended.requests)

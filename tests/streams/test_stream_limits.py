@@ -1,0 +1,87 @@
+"""What an aggregator can't count is told by an error that says what to do."""
+
+import asyncio
+
+import pytest
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
+
+from aioretry.streams import ChangeStreamSource, ChangeTooLargeError, CounterOverflowError
+from aioretry.streams._folding import part_of
+from tests.streams.tagging import animal, of_change_stream
+
+_MOST = 2**63 - 1
+
+
+async def test_a_change_of_too_many_buckets(documents, target, fresh, tags):
+    """It says that a rebuild is needed, instead of trying for ever; and the rebuild does."""
+    aggregator = of_change_stream(documents, target, lease_seconds=1.0)
+    await aggregator.rebuild()
+    await documents.insert_one(animal(1, *(f"tag {n}" for n in range(30_000))))
+    async with asyncio.timeout(60.0):
+        with pytest.raises(ChangeTooLargeError, match="one change moves 30000 buckets") as caught:
+            await aggregator.run(until_caught_up=True)
+        await aggregator.rebuild_after(caught.value)
+        await documents.insert_one(animal(2, "x"))
+        await aggregator.run(until_caught_up=True)
+    assert tags() == fresh()
+
+
+async def test_a_counter_that_is_full(documents, target, aggregator, tags):
+    """A counter is not moved beyond 64 bits, by changes or by a rebuild."""
+    await documents.insert_one(animal(1, "x", weight=Int64(_MOST)))
+    await aggregator.rebuild()
+    await documents.insert_one(animal(2, "x"))
+    with pytest.raises(CounterOverflowError, match="of bucket 'x' would leave the range of 64-bit"):
+        await aggregator.run(until_caught_up=True)
+    assert {"x": {"count": 1, "weight": _MOST}} == tags()
+    with pytest.raises(CounterOverflowError, match="in larger units"):
+        await aggregator.rebuild()
+    assert {"x": {"count": 1, "weight": _MOST}} == tags()
+
+
+async def test_increments_that_are_too_large(documents, target):
+    """So it is where the increments themselves, or their sum, have more than 64 bits."""
+
+    def twice(change):
+        yield "x", {"weight": 2 * change.after["weight"]}
+
+    aggregator = of_change_stream(documents, target, twice)
+    await aggregator.rebuild()
+    await documents.insert_one(animal(1, weight=Int64(2**62)))
+    with pytest.raises(CounterOverflowError, match="counter 'weight' of bucket 'x'"):
+        await aggregator.run(until_caught_up=True)
+
+
+def test_numbers_that_are_none():
+    """They are one bucket for the server, also a signaling one, and belong to one worker."""
+    names = ["NaN", "-NaN", "sNaN", "-sNaN"]
+    numbers = [float("nan"), *map(Decimal128, names)]
+    assert {part_of(float("nan"), 4, b"")} == {part_of(number, 4, b"") for number in numbers}
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+async def test_a_signaling_one(parts, documents, target):
+    """No worker stops at it."""
+
+    def by_key(change):
+        yield change.after["key"], {"count": 1}
+
+    aggregator = of_change_stream(documents, target, by_key, parts=parts)
+    await aggregator.rebuild()
+    keys = [Decimal128("sNaN"), float("nan"), Decimal128("1")]
+    await documents.insert_many([{"key": key} for key in keys])
+    for part in range(parts):
+        await aggregator.run(part, until_caught_up=True)
+    assert [1, 2] == sorted([found["count"] async for found in target.find({"count": {"$gt": 0}})])
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [("tags", TypeError), (b"tags", TypeError), (["tags", 1], TypeError), (7, TypeError)]
+    + [([name], ValueError) for name in ["", "$tags", "a..b", "a\0"]],
+)
+async def test_names_of_fields(fields, kind, collection):
+    """A text is not taken for the list of its letters, which would count nothing."""
+    with pytest.raises(kind, match="fields must"):
+        ChangeStreamSource(collection, fields=fields)

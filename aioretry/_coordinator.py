@@ -17,7 +17,6 @@ from aioretry._driver import (
     Command,
     Driver,
     Ending,
-    Lease,
     Numbering,
     ServerKind,
     ServerView,
@@ -25,7 +24,7 @@ from aioretry._driver import (
 from aioretry._flight import Flight, Statement
 from aioretry._racing import Race
 from aioretry._selection import Selection
-from aioretry._sessions import NO_LEASE
+from aioretry._sessions import NO_LEASE, SessionLease
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
 from aioretry._watching import OperationWatch, Watch
 from aioretry.deadlines import Deadline
@@ -91,7 +90,7 @@ class Coordinator:
     def statement(
         self,
         command: Command[Any],
-        lease: Lease,
+        lease: SessionLease,
         deadline: Deadline | None,
         watch: Watch | None = None,
     ) -> Statement:

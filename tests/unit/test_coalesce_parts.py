@@ -601,6 +601,104 @@ class TestEnds:
         assert NOT_APPLIED is outcome_of(caught.value)
 
 
+class TestAskedInTheAir:
+    """Somebody leaves, and asks at once how it ended, while the command is under way."""
+
+    async def asked(self, driver, make):
+        """A command in the air, what asks about the insert that was left, and its attempt."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        inserts[1].cancel()
+        (gone,) = await all_of([inserts[1]])
+        resolving = asyncio.create_task(resolve(gone))
+        return inserts[0], gone, flying, resolving, (await launched(driver, 2)).prepare()
+
+    async def test_the_session_is_nobody_elses(self, driver, make):
+        """However well the command ends, no other write takes a number before the answer."""
+        patient, _, flying, resolving, asked = await self.asked(driver, make)
+        flying.reply()
+        await patient
+        assert "pooled" not in driver.session.ended
+        asked.reply(n=1)
+        assert 1 == (await resolving).inserted_id
+        assert "pooled" not in driver.session.ended
+
+    async def test_the_answer_to_all_counts(self, driver, make):
+        """It is the answer if what asks comes to nothing."""
+        patient, _, flying, resolving, asked = await self.asked(driver, make)
+        flying.reply()
+        await patient
+        asked.fail(OperationFailure("too old", 225))
+        assert 1 == (await resolving).inserted_id
+
+    @pytest.mark.parametrize("code", [13, 217, 225])
+    async def test_a_refusal_denies_nothing(self, code, driver, make):
+        """What is in the air may still be executed."""
+        _, gone, flying, resolving, asked = await self.asked(driver, make)
+        asked.fail(OperationFailure("no", code))
+        (error,) = await all_of([resolving])
+        assert [UNKNOWN] * 2 == [outcome_of(error), outcome_of(gone)]
+        assert [True, True] == [attempt.sent for attempt in attempts_of(error)]
+        flying.reply()
+
+    async def test_after_the_answer(self, driver, make):
+        """It is kept: nothing is sent, and nobody is told that there is nothing to resolve."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        inserts[1].cancel()
+        (gone,) = await all_of([inserts[1]])
+        flying.reply()
+        await inserts[0]
+        assert (APPLIED, ["pooled"]) == (outcome_of(gone), driver.session.ended)
+        assert 1 == (await resolve(gone)).inserted_id
+        assert 1 == len(driver.flying)
+
+    async def test_a_concern_that_was_not_met(self, driver, make):
+        """Each of them may ask once more, so that the session is nobody else's."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        flying.reply(writeConcernError={"code": 64, "errmsg": "slow"})
+        errors = await all_of(inserts)
+        assert ([UNKNOWN] * 2, ["discarded"]) == ([*map(outcome_of, errors)], driver.session.ended)
+        resolving = asyncio.create_task(resolve(errors[1]))
+        (await launched(driver, 2)).prepare().reply(n=1)
+        assert 1 == (await resolving).inserted_id
+
+
+class TestLateAnswers:
+    async def test_that_acknowledge_give_the_session_back(self, driver, make):
+        """All have left; the answer ends the question, and is kept for each."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        for each in inserts:
+            each.cancel()
+        errors = await all_of(inserts)
+        flying.reply()
+        assert "pooled" == driver.session.ended[-1]
+        driver.session.next_number()  # somebody else's
+        assert [0, 1] == [(await resolve(error)).inserted_id for error in errors]
+        assert 1 == len(driver.flying)
+
+    async def test_to_what_is_asked_keep_it(self, driver, make):
+        """A session over which somebody asks is not given back under it."""
+        queue = make()
+        insert = queue.insert({"_id": 0}, None)
+        flying = (await launched(driver)).prepare()
+        insert.cancel()
+        (error,) = await all_of([insert])
+        resolving = asyncio.create_task(resolve(error))
+        asked = (await launched(driver, 2)).prepare()
+        flying.reply()
+        assert "pooled" not in driver.session.ended
+        asked.reply()
+        assert 0 == (await resolving).inserted_id
+        assert "pooled" not in driver.session.ended
+
+
 def test_the_part_of_a_reply_that_is_one_insert_s():
     """It is what the server would have answered to that insert alone."""
     reply = {"ok": 1, "n": 5, "writeErrors": [DUPLICATE], "writeConcernError": {"code": 64}}

@@ -75,9 +75,18 @@ class Statement:
         """Have the session used again if the only sending was answered late, and by no error."""
         sent = [attempt for attempt in self.attempts if attempt.sent]
         reply = sent[0].reply if len(sent) == 1 else None
-        # Whoever was refused may want to have that sent once more.
-        if reply is not None and not _speaks_of_errors(reply):
+        if reply is None or self.leaves_doubt(reply):
+            return
+        if not reply.get("writeErrors"):  # whoever was refused may have that sent once more
             self.lease.settle()
+
+    def leaves_doubt(self, reply: Mapping[str, Any]) -> bool:
+        """Tell whether a reply leaves some of those in doubt that share the command."""
+        if reply.get("writeConcernError"):
+            return True
+        # An earlier sending may still be executed, once whatever refused it now is gone.
+        was_sent_before = sum(attempt.sent for attempt in self.attempts) > 1
+        return was_sent_before and bool(reply.get("writeErrors"))
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""
@@ -335,10 +344,6 @@ class Flight:
                 # answers so to a write that meets a step-down).
                 self._driver.add_label(error, label)
         return error
-
-
-def _speaks_of_errors(reply: Mapping[str, Any]) -> bool:
-    return bool(reply.get("writeErrors") or reply.get("writeConcernError"))
 
 
 def trusted_seconds(session_minutes: float | None) -> float:

@@ -155,7 +155,8 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
 
     The same command is sent once more with the same transaction id, by which the server knows
     whether it has executed it. Whatever had happened, it is applied once. It may be applied only
-    now, after writes that were made later.
+    now, after writes that were made later. If the write itself was answered meanwhile, that answer
+    counts, and nothing is sent.
 
     Args:
         exc: As for :func:`outcome_of`; its outcome is ``UNKNOWN``.

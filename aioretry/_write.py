@@ -75,11 +75,9 @@ class Write(RunningWrite[T]):
             self._run(self._coordinator.execute(self._statement, result), self._context)
 
     def _succeed(self, value: Any) -> None:
-        # A write concern error of a command that several calls share is told to each of them, who
-        # may ask once more.
-        self._lease.finish(discard=bool(value.get("writeConcernError")))
         if self._statement is None:
             raise AssertionError("a reply without a command")
+        self._lease.finish(discard=self._statement.leaves_doubt(value))
         try:
             result = result_of(self._statement, value)
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited

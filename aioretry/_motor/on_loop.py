@@ -146,6 +146,7 @@ class LoopAttempt:
         """End it without a result, and without a word to PyMongo of a server that may be well."""
         if self._connection is not None:
             self._connection.close()
+            self._forget_session()
             self._release()
         self._broken = None
 

@@ -109,12 +109,12 @@ class ThreadAttempt(Job):
                     user_fields=command.user_fields,
                 )
         except ConnectionFailure as exc:
+            if session is not None:
+                session._server_session.mark_dirty()
             if self.is_abandoned:
                 # It says nothing of a server that may be well by now; PyMongo must not learn of it.
                 raise _AbandonedError(exc) from exc
             if is_break(exc):
-                if session is not None:
-                    session._server_session.mark_dirty()
                 raise _BrokenError(exc, view, connection) from exc
             raise
         finally:

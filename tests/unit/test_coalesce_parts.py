@@ -667,6 +667,19 @@ class TestAskedInTheAir:
         (await launched(driver, 2)).prepare().reply(n=1)
         assert 1 == (await resolving).inserted_id
 
+    async def test_a_refusal_after_a_sending_that_was_lost(self, driver, make):
+        """That one may still be executed: it is in doubt, and the session is nobody else's."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        (await launched(driver)).prepare().fail(AutoReconnect("lost"))
+        (await launched(driver, 2)).prepare().reply(n=1, writeErrors=[DUPLICATE])
+        good, error = await all_of(inserts)
+        assert (0, UNKNOWN) == (good.inserted_id, outcome_of(error))
+        assert ["discarded"] == driver.session.ended
+        resolving = asyncio.create_task(resolve(error))
+        (await launched(driver, 3)).prepare().reply(n=1)
+        assert 1 == (await resolving).inserted_id
+
 
 class TestLateAnswers:
     async def test_that_acknowledge_give_the_session_back(self, driver, make):

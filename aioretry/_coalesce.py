@@ -192,7 +192,8 @@ class InsertQueue:
 
     def _admit(self, insert: CoalescedInsert) -> None:
         size = insert.encode(self._target.codec_options)
-        self._lane_of(insert).add(insert, size)
+        if not insert.done():
+            self._lane_of(insert).add(insert, size)
 
     def _wake(self) -> None:
         self._is_woken = True
@@ -235,21 +236,16 @@ class InsertQueue:
         return lane.take(self._coalescing)
 
     def _fill_up(self) -> None:
-        admitted = []
-        for insert in self._later:
-            if self._is_full():
-                break
-            admitted.append(insert)
+        # Encoding calls code of the user's, which may do anything to whoever waits.
+        while self._later and not self._is_full():
+            insert = next(iter(self._later))
+            del self._later[insert]
             try:
                 self._admit(insert)
-            except StopIteration as exc:  # a future can't hold it
-                error = RuntimeError("encoding the document raised StopIteration")
-                error.__cause__ = exc
-                insert.refuse(error)
-            except Exception as exc:  # noqa: BLE001 - raised where it is awaited
-                insert.refuse(exc)
-        for insert in admitted:
-            self._later.pop(insert, None)
+            except BaseException as exc:
+                insert.refuse(_raisable(exc))
+                if isinstance(exc, KeyboardInterrupt | SystemExit):
+                    raise
 
     def _look_at(self, deadline: Deadline) -> None:
         if self._timer is not None:
@@ -276,6 +272,15 @@ class InsertQueue:
                 soonest = deadline
         if soonest is not None and soonest.is_limited:
             self._look_at(soonest)
+
+
+def _raisable(exc: BaseException) -> Exception:
+    """Return an exception that ends one insert, and nothing else."""
+    if isinstance(exc, Exception) and not isinstance(exc, StopIteration):
+        return exc
+    error = RuntimeError(f"encoding the document raised {exc!r}")
+    error.__cause__ = exc
+    return error
 
 
 def _whole_number(name: str, given: object, most: int) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import gc
 import weakref
+from collections.abc import Mapping
 
 import bson
 import pytest
@@ -64,6 +65,23 @@ class Session:
 
     def close(self, *, discard):
         self.ended.append("discarded" if discard else "pooled")
+
+
+class Lazy(Mapping):
+    """A part of a document that calls something when it is encoded."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def __iter__(self):
+        self.call()
+        return iter(())
+
+    def __len__(self):
+        return 0
 
 
 class Flying:
@@ -270,6 +288,59 @@ class TestQueue:
         assert [0, 1, 2] == [each.inserted_id for each in [*results, last]]
         assert isinstance(error, InvalidDocument)
         assert NOT_APPLIED is outcome_of(error)
+
+    @pytest.mark.parametrize(
+        "error", [ValueError("no"), StopIteration(1), asyncio.CancelledError(), GeneratorExit()]
+    )
+    async def test_what_can_not_be_encoded_is_nobody_elses_mistake(self, error, driver, make):
+        """Those around it in a full queue are sent, each once, as if it were not there."""
+
+        def fail():
+            raise error
+
+        queue = make(max_bytes=1000)
+        full = [queue.insert({"_id": n, "x": "x" * 1000}, None) for n in range(2)]
+        waiting = [queue.insert({"_id": n}, None) for n in (2, 3)]
+        bad = queue.insert({"_id": "bad", "x": Lazy(fail)}, None)
+        behind = queue.insert({"_id": 4}, None)
+        for count in range(1, 4):
+            (await launched(driver, count)).prepare().reply()
+        *ended, failed = await all_of([*full, *waiting, behind, bad])
+        assert list(range(5)) == [each.inserted_id for each in ended]
+        assert NOT_APPLIED is outcome_of(failed)
+        assert error in (failed, failed.__cause__)
+        assert [[0], [1], [2, 3, 4]] == [each.ids for each in driver.flying]
+
+    async def test_that_are_all_refused_hold_up_nobody(self, driver, make):
+        """Those in front have left, and the next one can't be encoded: the others are sent."""
+        queue = make(max_bytes=1000)
+        gone = [queue.insert({"_id": n, "x": "x" * 1000}, None) for n in range(3)]
+        bad = queue.insert({"_id": "bad", "x": object()}, None)
+        good = [queue.insert({"_id": n}, None) for n in range(3)]
+        for each in gone:
+            each.cancel()
+        assert isinstance((await all_of([bad]))[0], InvalidDocument)
+        (await launched(driver)).prepare().reply()
+        assert [0, 1, 2] == [each.inserted_id for each in await all_of(good)]
+
+    async def test_whoever_leaves_while_it_is_encoded(self, driver, make):
+        """The user's own code runs then, and may cancel it: it is not sent."""
+        inserts = []
+
+        def leave():
+            inserts[0].cancel()
+
+        queue = make(max_bytes=1000)
+        full = [queue.insert({"_id": n, "x": "x" * 1000}, None) for n in range(2)]
+        inserts.append(queue.insert({"_id": 2, "x": Lazy(leave)}, None))
+        for count in (1, 2):
+            (await launched(driver, count)).prepare().reply()
+        await all_of(full)
+        assert NOT_APPLIED is outcome_of((await all_of(inserts))[0])
+        last = queue.insert({"_id": 3}, None)
+        (await launched(driver, 3)).prepare().reply()
+        await last
+        assert [[0], [1], [3]] == [each.ids for each in driver.flying]
 
     async def test_with_and_without_a_deadline(self, driver, make):
         """They never travel together, and take turns."""

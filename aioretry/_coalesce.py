@@ -276,7 +276,7 @@ class InsertQueue:
 
 def _raisable(exc: BaseException) -> Exception:
     """Return an exception that ends one insert, and nothing else."""
-    if isinstance(exc, Exception) and not isinstance(exc, StopIteration):
+    if isinstance(exc, Exception):
         return exc
     error = RuntimeError(f"encoding the document raised {exc!r}")
     error.__cause__ = exc

@@ -238,9 +238,11 @@ class Flight:
 
     def _land(self, result: AttemptResult) -> None:
         if self._deliver is None:
-            self._note_late(result)
-            self._cancel_timer()
-            self._forget(self)
+            try:
+                self._note_late(result)
+            finally:
+                self._cancel_timer()
+                self._forget(self)
         else:
             self._finish(self._with_error_of_reply(result))
 

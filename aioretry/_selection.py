@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 import math
 import random
@@ -69,9 +70,9 @@ class Selection:
         """
         woken: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[woken] = None
-        self._ensure_watcher()
         timer = None if math.isinf(until) else self._loop.call_at(until, _end, woken)
         try:
+            self._ensure_watcher()
             return await woken
         finally:
             self._waiting.pop(woken, None)
@@ -101,7 +102,10 @@ class Selection:
 
     def _ensure_watcher(self) -> None:
         if self._watcher is None or self._watcher.done():
-            self._watcher = self._loop.create_task(self._watch(), name="aioretry-selection")
+            # It outlives whoever came first.
+            self._watcher = contextvars.Context().run(
+                self._loop.create_task, self._watch(), name="aioretry-selection"
+            )
 
     async def _watch(self) -> None:
         with contextlib.suppress(RuntimeError):  # no thread to be had; the driver looks by itself

@@ -70,7 +70,7 @@ class Write(RunningWrite[T]):
             return
         reply = None if result.record is None else result.record.reply
         if result.ending is Ending.REPLIED and reply is not None:
-            self._succeed(reply)
+            self._take(reply)
         else:
             self._run(self._coordinator.execute(self._statement, result), self._context)
 

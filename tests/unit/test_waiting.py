@@ -1,6 +1,7 @@
 """Many writes that wait for a server, over a scripted driver."""
 
 import asyncio
+import contextvars
 from collections import Counter
 
 import anyio
@@ -22,6 +23,7 @@ from aioretry.deadlines import Deadline
 A = ("a", 1)
 LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
 WAITING = 1000
+CALLER = contextvars.ContextVar("CALLER", default=None)
 
 
 class Description:
@@ -148,3 +150,17 @@ async def test_fail_together_and_in_order(has_deadline):
     assert all("<nobody answers>" in text for text in texts)
     assert {ServerSelectionTimeoutError} == {type(error.__cause__ or error) for _, error in failed}
     assert 1 == driver.description.written
+
+
+async def test_looking_is_in_nobodys_context():
+    """Whoever looks for a server outlives the first that waits, and has nothing of its context."""
+    driver, loop = Driver(), asyncio.get_running_loop()
+    selection, seen = Selection(driver, loop), []
+    driver.start_probing = lambda: seen.append(CALLER.get())
+    CALLER.set("me")
+    waiting = asyncio.create_task(selection.wait_for_server(loop.time() + 60))
+    while not seen:
+        await asyncio.sleep(0)
+    driver.appear()
+    assert await waiting
+    assert [None] == seen

@@ -77,14 +77,10 @@ class SharedInsert:
     def __len__(self) -> int:
         return len(self._inserts)
 
-    def hasty(self) -> list[CoalescedInsert]:
-        """Return those whose deadline comes before that of the whole."""
-        last = self.deadline
-        return [
-            insert
-            for insert in list(self._inserts)
-            if last is not None and insert.deadline is not None and insert.deadline.at < last.at
-        ]
+    def outlives(self, insert: CoalescedInsert) -> bool:
+        """Tell whether the deadline of an insert comes before that of the whole."""
+        own, last = insert.deadline, self.deadline
+        return own is not None and last is not None and own.at < last.at
 
     @property
     def attempts(self) -> Sequence[Attempt]:

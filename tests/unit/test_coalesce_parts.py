@@ -385,6 +385,35 @@ class TestQueue:
         assert "nothing was sent" in str(late)
         assert 1 == result.inserted_id
 
+    async def test_looking_at_deadlines_costs_those_that_are_over(self, driver, make):
+        """However many wait, each look is at the ones that come next."""
+        looks = []
+
+        class Noting(Deadline):
+            @property
+            def is_over(self):
+                looks.append(self.at)
+                return super().is_over
+
+        queue = make(max_documents=10)
+        first = queue.insert({"_id": -1}, None)
+        (await launched(driver)).prepare()
+        patient = [queue.insert({"_id": n}, Noting.after(60)) for n in range(2000)]
+        hasty = [queue.insert({"_id": -2 - n}, Noting.after(n / 40)) for n in range(10)]
+        errors = await all_of(hasty)
+        assert {DeadlineExceeded} == set(map(type, errors))
+        assert len(looks) < 100
+        assert not any(each.done() for each in [first, *patient])
+
+    async def test_deadlines_that_were_met_are_forgotten(self, driver, make):
+        """What has ended well before its deadline is not remembered until then."""
+        queue = make()
+        for count in range(1, 41):
+            inserts = [queue.insert({"_id": n}, Deadline.after(60)) for n in range(100)]
+            (await launched(driver, count)).prepare().reply()
+            await all_of(inserts)
+        assert len(queue._ends) < 2000
+
     async def test_nothing_is_kept(self, driver, make):
         """What has ended holds neither its document nor the command."""
 

@@ -167,6 +167,7 @@ class InsertQueue:
         insert.outages = self._outages
         try:
             insert.identify()
+            self._coordinator.make_room(others=sum(self._counts()))
             if self._later or self._is_full():
                 self._later[insert] = None
             else:

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextvars
+import heapq
+import itertools
 import math
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +27,8 @@ _MOST_BYTES = 40_000_000  # with all that is around them less than any server's 
 
 # How many commands' bytes wait encoded; documents beyond that wait as they are.
 _COMMANDS_AHEAD = 2
-_LOOK_EVERY = 0.02  # at deadlines; each look is at all that wait
+_LOOK_EVERY = 0.02  # at deadlines
+_FORGOTTEN_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +133,20 @@ class InsertQueue:
         self._outages = 0
         self._is_woken = False
         self._context = contextvars.Context()  # nobody's
+        # The soonest comes first; what ends before its time stays in it for a while.
+        self._ends: list[tuple[float, int, Deadline, weakref.ref[CoalescedInsert]]] = []
+        self._count = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._next_look = math.inf
         self._last_look = -math.inf
 
     def __repr__(self) -> str:
-        waiting = len(self._unlimited) + len(self._limited) + len(self._later)
-        under_way = 0 if self._under_way is None else len(self._under_way)
+        waiting, under_way = self._counts()
         return f"<{type(self).__name__} waiting={waiting} under_way={under_way}>"
+
+    def _counts(self) -> tuple[int, int]:
+        waiting = len(self._unlimited) + len(self._limited) + len(self._later)
+        return waiting, 0 if self._under_way is None else len(self._under_way)
 
     def is_for(self, coordinator: Coordinator, target: Target, coalescing: Coalescing) -> bool:
         """Tell whether it is the one for inserts of this kind."""
@@ -157,6 +167,7 @@ class InsertQueue:
         insert.outages = self._outages
         try:
             insert.identify()
+            self._coordinator.make_room(others=sum(self._counts()))
             if self._later or self._is_full():
                 self._later[insert] = None
             else:
@@ -164,8 +175,8 @@ class InsertQueue:
         except Exception as exc:  # noqa: BLE001 - raised where it is awaited, as by Motor
             insert.refuse(exc)
             return insert
-        if deadline is not None and deadline.at < self._next_look:
-            self._look_at(deadline)
+        if deadline is not None and deadline.is_limited:
+            self._expect(deadline, insert)
         # Not at once: whatever else inserts in this turn of the loop travels with it.
         if self._under_way is None and not self._is_woken:
             self._wake()
@@ -192,7 +203,8 @@ class InsertQueue:
 
     def _admit(self, insert: CoalescedInsert) -> None:
         size = insert.encode(self._target.codec_options)
-        self._lane_of(insert).add(insert, size)
+        if not insert.done():
+            self._lane_of(insert).add(insert, size)
 
     def _wake(self) -> None:
         self._is_woken = True
@@ -235,21 +247,24 @@ class InsertQueue:
         return lane.take(self._coalescing)
 
     def _fill_up(self) -> None:
-        admitted = []
-        for insert in self._later:
-            if self._is_full():
-                break
-            admitted.append(insert)
+        # Encoding calls code of the user's, which may do anything to whoever waits.
+        while self._later and not self._is_full():
+            insert = next(iter(self._later))
+            del self._later[insert]
             try:
                 self._admit(insert)
-            except StopIteration as exc:  # a future can't hold it
-                error = RuntimeError("encoding the document raised StopIteration")
-                error.__cause__ = exc
-                insert.refuse(error)
-            except Exception as exc:  # noqa: BLE001 - raised where it is awaited
-                insert.refuse(exc)
-        for insert in admitted:
-            self._later.pop(insert, None)
+            except BaseException as exc:
+                insert.refuse(_raisable(exc))
+                if isinstance(exc, KeyboardInterrupt | SystemExit):
+                    raise
+
+    def _expect(self, deadline: Deadline, insert: CoalescedInsert) -> None:
+        if len(self._ends) >= 2 * sum(self._counts()) + _FORGOTTEN_AT_ONCE:
+            self._ends = [end for end in self._ends if _is_open(end[-1]())]
+            heapq.heapify(self._ends)
+        heapq.heappush(self._ends, (deadline.at, next(self._count), deadline, weakref.ref(insert)))
+        if deadline.at < self._next_look:
+            self._look_at(deadline)
 
     def _look_at(self, deadline: Deadline) -> None:
         if self._timer is not None:
@@ -262,20 +277,33 @@ class InsertQueue:
     def _look(self) -> None:
         self._timer, self._next_look = None, math.inf
         self._last_look = self.loop.time()
-        inserts = [*self._unlimited, *self._limited, *self._later]
-        if self._under_way is not None:
-            inserts += self._under_way.hasty()
-        soonest: Deadline | None = None
-        for insert in inserts:
-            deadline = insert.deadline
-            if deadline is None or insert.done():
-                continue
-            if deadline.is_over:
+        while self._ends:
+            _, _, deadline, found = self._ends[0]
+            if not deadline.is_over:
+                self._look_at(deadline)
+                return
+            heapq.heappop(self._ends)
+            insert = found()
+            if insert is not None and not self._ends_with_others(insert):
                 insert.expire()
-            elif soonest is None or deadline.at < soonest.at:
-                soonest = deadline
-        if soonest is not None and soonest.is_limited:
-            self._look_at(soonest)
+
+    def _ends_with_others(self, insert: CoalescedInsert) -> bool:
+        """Tell whether an insert's deadline is that of the command it is in, which ends itself."""
+        shared = self._under_way
+        return shared is not None and insert.holder is shared and not shared.outlives(insert)
+
+
+def _is_open(insert: CoalescedInsert | None) -> bool:
+    return insert is not None and not insert.done()
+
+
+def _raisable(exc: BaseException) -> Exception:
+    """Return an exception that ends one insert, and nothing else."""
+    if isinstance(exc, Exception):
+        return exc
+    error = RuntimeError(f"encoding the document raised {exc!r}")
+    error.__cause__ = exc
+    return error
 
 
 def _whole_number(name: str, given: object, most: int) -> int:

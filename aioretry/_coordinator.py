@@ -17,7 +17,6 @@ from aioretry._driver import (
     Command,
     Driver,
     Ending,
-    Lease,
     Numbering,
     ServerKind,
     ServerView,
@@ -25,12 +24,14 @@ from aioretry._driver import (
 from aioretry._flight import Flight, Statement
 from aioretry._racing import Race
 from aioretry._selection import Selection
-from aioretry._sessions import NO_LEASE
+from aioretry._sessions import NO_LEASE, SessionLease
 from aioretry._verdict import Failure, GiveUp, Policy, Retry, RetryState
 from aioretry._watching import OperationWatch, Watch
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, DeadlineExceeded, ResolveError, links_of
+from aioretry.errors import Attempt, DeadlineExceeded, ResolveError, TooManyWaiting, links_of
 from aioretry.events import Hook, RetryScheduled, publish, wanting_every_event
+
+MOST_WAITING = 100_000
 
 
 def _deadline(seconds: float | None) -> Deadline | None:
@@ -47,6 +48,7 @@ class Coordinator:
         server_selection_timeout: How long to wait for a server at most, in seconds.
         hooks: Who is told of retries, and of more if they want to know.
         deadline: Returns the deadline of an operation that begins now and may take some seconds.
+        most_waiting: How many writes may wait for a server at once.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Coordinator:
         server_selection_timeout: float,
         hooks: tuple[Hook, ...],
         deadline: Callable[[float | None], Deadline | None] = _deadline,
+        most_waiting: int = MOST_WAITING,
     ) -> None:
         self.driver = driver
         self.loop = loop
@@ -67,6 +70,7 @@ class Coordinator:
         self._race = Race(driver, loop)
         self._topology_text: tuple[object, str] = (None, "")
         self._server_selection_timeout = server_selection_timeout
+        self._most_waiting = most_waiting
         self._hooks = hooks
         self._watchers = wanting_every_event(hooks)
 
@@ -91,7 +95,7 @@ class Coordinator:
     def statement(
         self,
         command: Command[Any],
-        lease: Lease,
+        lease: SessionLease,
         deadline: Deadline | None,
         watch: Watch | None = None,
     ) -> Statement:
@@ -137,6 +141,23 @@ class Coordinator:
         if statement.deadline is not None and statement.deadline.is_over:
             return False
         return self._selection.has_server()
+
+    def make_room(self, others: int = 0) -> None:
+        """Let one more write wait for a server.
+
+        Args:
+            others: How many writes wait with the caller.
+
+        Raises:
+            TooManyWaiting: There are too many already.
+            InvalidOperation: The client was closed.
+        """
+        if self._selection.waiting + others >= self._most_waiting and not (
+            self._selection.has_server()
+        ):
+            raise TooManyWaiting(
+                f"{self._most_waiting} writes wait for a server already; nothing was sent"
+            )
 
     def launch(self, statement: Statement, deliver: Callable[[AttemptResult], None]) -> Flight:
         """Begin an attempt, whose result is delivered on the event loop."""
@@ -232,6 +253,8 @@ class Coordinator:
             raise exc from statement.last_error()
 
     async def _wait_for_server(self, statement: Statement) -> None:
+        if not any(attempt.sent for attempt in statement.attempts):
+            self.make_room()  # what is in doubt waits in any case
         seconds = min(self._server_selection_timeout, statement.time_left())
         began = self.loop.time()
         is_there = False

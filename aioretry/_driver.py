@@ -257,7 +257,11 @@ class ServerSession(Protocol):
         ...
 
     def close(self, *, discard: bool) -> None:
-        """Give it back to the driver, which pools it unless it is to be discarded."""
+        """Give it back to the driver, which pools it unless it is to be discarded.
+
+        One that is discarded can still be used, and be given back later after all; it is ended when
+        nobody holds it any more.
+        """
         ...
 
 

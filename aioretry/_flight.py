@@ -17,13 +17,12 @@ from aioretry._driver import (
     Command,
     Driver,
     Ending,
-    Lease,
     Numbering,
     ServerKind,
     ServerView,
 )
 from aioretry._selection import choose
-from aioretry._sessions import CommandNumber
+from aioretry._sessions import CommandNumber, SessionLease
 from aioretry._verdict import RetryState
 from aioretry._watching import Watch
 from aioretry.deadlines import Deadline
@@ -43,7 +42,7 @@ class Statement:
     """One command on its way, with all that its attempts share."""
 
     command: Command[Any]
-    lease: Lease
+    lease: SessionLease
     deadline: Deadline | None
     numbering: Numbering
     retries: RetryState | None = None
@@ -63,6 +62,31 @@ class Statement:
 
     watch: Watch | None = None
     """Who is told of the attempts; None if nobody wants to know."""
+
+    flight: "Flight | None" = None
+    """The attempt in the air, which is not among the attempts yet."""
+
+    def history(self) -> list[Attempt]:
+        """Return the attempts, with the one in the air as far as it has come."""
+        in_the_air = [] if self.flight is None else [self.flight.so_far()]
+        return self.attempts + in_the_air
+
+    def settle(self) -> None:
+        """Have the session used again if the only sending was answered late, and by no error."""
+        sent = [attempt for attempt in self.attempts if attempt.sent]
+        reply = sent[0].reply if len(sent) == 1 else None
+        if reply is None or self.leaves_doubt(reply):
+            return
+        if not reply.get("writeErrors"):  # whoever was refused may have that sent once more
+            self.lease.settle()
+
+    def leaves_doubt(self, reply: Mapping[str, Any]) -> bool:
+        """Tell whether a reply leaves some of those in doubt that share the command."""
+        if reply.get("writeConcernError"):
+            return True
+        # An earlier sending may still be executed, once whatever refused it now is gone.
+        was_sent_before = sum(attempt.sent for attempt in self.attempts) > 1
+        return was_sent_before and bool(reply.get("writeErrors"))
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""
@@ -150,6 +174,7 @@ class Flight:
             statement.deadline,
             partial(choose, avoid=statement.avoid),
         )
+        statement.flight = self
         if statement.began is None:
             statement.began, statement.began_at = loop.time(), self._started
         driver.attempt(loop, self._call, self._land)
@@ -165,6 +190,10 @@ class Flight:
     def numbered(self) -> bool:
         """Whether the command carries a transaction id, so that it may be sent again."""
         return self._call.numbered
+
+    def so_far(self) -> Attempt:
+        """Return the record of it as if it ended now, without an answer."""
+        return self._record(sent=self._call.token.is_sending, error=None)
 
     def abandon(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
@@ -209,9 +238,11 @@ class Flight:
 
     def _land(self, result: AttemptResult) -> None:
         if self._deliver is None:
-            self._note_late(result)
-            self._cancel_timer()
-            self._forget(self)
+            try:
+                self._note_late(result)
+            finally:
+                self._cancel_timer()
+                self._forget(self)
         else:
             self._finish(self._with_error_of_reply(result))
 
@@ -240,6 +271,7 @@ class Flight:
 
     def _fall_silent(self) -> None:
         self._deliver = None
+        self._statement.flight = None
         self._statement.server = self._call.server or self._statement.server
 
     def _expire(self) -> None:
@@ -280,6 +312,7 @@ class Flight:
         if noted is not None and noted.sent and record is not None:
             attempts = self._statement.attempts
             attempts[attempts.index(noted)] = record
+            self._statement.settle()
 
     def _record(self, *, sent: bool, error: BaseException | None) -> Attempt:
         duration = time.time() - self._started

@@ -7,10 +7,9 @@ from typing import Any, Generic, TypeVar
 from pymongo.errors import InvalidOperation
 
 from aioretry._coordinator import Coordinator
-from aioretry._driver import Numbering, ServerSession
+from aioretry._driver import Numbering
 from aioretry._flight import Statement
 from aioretry._running import RunningWrite
-from aioretry._sessions import SessionLease
 from aioretry._watching import Watch
 from aioretry.deadlines import Deadline, validate_seconds
 from aioretry.errors import Attempt, Outcome, Report, ResolveError, report_of
@@ -46,6 +45,8 @@ class CommandDoubt(Generic[T]):
 
     def why_unresolvable(self) -> str | None:
         """Return why the command can't be sent once more, or None if it can."""
+        if self.known_reply() is not None:
+            return None
         statement, session = self.statement, self.statement.lease.session
         if session is None or not statement.number.is_taken or statement.began is None:
             return WITHOUT_ID
@@ -59,7 +60,7 @@ class CommandDoubt(Generic[T]):
             is_latest = statement.number.is_latest_of(session)
         except InvalidOperation:
             return "its session was ended"
-        if not is_latest:
+        if not is_latest or statement.lease.is_given_back:
             return (
                 "its session was used for another write since, and a server remembers only the "
                 "latest write of a session"
@@ -93,7 +94,13 @@ class CommandDoubt(Generic[T]):
         Args:
             statement: The command, to be sent once more.
         """
-        return await self._coordinator.execute(statement)
+        try:
+            return await self._coordinator.execute(statement)
+        except Exception:
+            known = self.known_reply()  # an earlier attempt was answered meanwhile
+            if known is None:
+                raise
+            return known
 
     def _age(self) -> float:
         return self.statement.age(self._coordinator.loop.time())
@@ -112,7 +119,7 @@ class Resolving(RunningWrite[T]):
         super().__init__(coordinator.loop, watch)
         self._doubt = doubt
         old = doubt.statement
-        self._lease = SessionLease(lambda: _given(old.lease.session), old.lease.turn)
+        self._lease = old.lease.again()
         known = doubt.known_reply()
         if known is not None:
             self._succeed(known)
@@ -148,7 +155,8 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
 
     The same command is sent once more with the same transaction id, by which the server knows
     whether it has executed it. Whatever had happened, it is applied once. It may be applied only
-    now, after writes that were made later.
+    now, after writes that were made later. If the write itself was answered meanwhile, that answer
+    counts, and nothing is sent.
 
     Args:
         exc: As for :func:`outcome_of`; its outcome is ``UNKNOWN``.
@@ -180,7 +188,7 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
             "exc must be an exception that came out of a write of aioretry, "
             f"not {type(exc).__name__}"
         ) from exc
-    if report.outcome is not Outcome.UNKNOWN:
+    if report.outcome is not Outcome.UNKNOWN and report.doubt is None:
         raise ResolveError(f"the outcome is known: {report.outcome.value}") from exc
     reason = _why_no_doubt(report) if report.doubt is None else report.doubt.why_unresolvable()
     if report.doubt is None or reason is not None:
@@ -195,9 +203,3 @@ def _why_no_doubt(report: Report) -> str:
     if Outcome.UNKNOWN in partial_result.outcomes:
         return f"each of its commands was answered; {_TOLD_EACH}"
     return f"none of its statements is in doubt; {_TOLD_EACH}"
-
-
-def _given(session: ServerSession | None) -> ServerSession:
-    if session is None:
-        raise AssertionError("a transaction id without a session")
-    return session

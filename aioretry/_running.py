@@ -34,12 +34,14 @@ class RunningWrite(asyncio.Future[T]):
         if self._task is not None:
             return self._task.cancel(msg)
         error = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-        self._abandon(error)
-        self._settle(error)
-        self._cancelled_error = error
-        was_running = super().cancel(msg)
-        self._tell_end(error)
-        return was_running
+        try:
+            self._abandon(error)
+            self._settle(error)
+        finally:  # whatever that raises, nobody waits for ever
+            self._cancelled_error = error
+            super().cancel(msg)
+            self._tell_end(error)
+        return True
 
     def result(self) -> T:
         """Return what the write gave, or raise what it ended with."""
@@ -72,7 +74,16 @@ class RunningWrite(asyncio.Future[T]):
     def _run(
         self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None
     ) -> None:
-        self._task = self.get_loop().create_task(coroutine, context=context)
+        create = self.get_loop().create_task
+        try:
+            # Task factories need not know contexts.
+            self._task = create(coroutine) if context is None else context.run(create, coroutine)
+        except BaseException as exc:
+            coroutine.close()
+            self._fail(exc)
+            if not isinstance(exc, Exception):
+                raise
+            return
         # Not a step of the task: one that is cancelled before it begins takes no step.
         self._task.add_done_callback(self._end_with)
 
@@ -81,24 +92,38 @@ class RunningWrite(asyncio.Future[T]):
         try:
             value = task.result()
         except asyncio.CancelledError as exc:
-            self._settle(exc)
-            self._cancelled_error = exc
-            super().cancel()
-            self._tell_end(exc)
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
+            try:
+                self._settle(exc)
+            finally:
+                self._cancelled_error = exc
+                super().cancel()
+                self._tell_end(exc)
+        except BaseException as exc:  # noqa: BLE001 - raised where the write is awaited
             self._fail(exc)
         else:
-            self._succeed(value)
+            self._take(value)
 
-    def _fail(self, exc: Exception) -> None:
-        self._settle(exc)
-        if isinstance(exc, StopIteration):  # a future can't hold it
-            self._tell_end(exc)
-            raise exc
-        self._end(exc)
+    def _take(self, value: Any) -> None:
+        """End with an answer, or with what goes wrong with it."""
+        try:
+            self._succeed(value)
+        except Exception as exc:
+            if self.done():
+                raise
+            self._fail(exc)
+
+    def _fail(self, exc: BaseException) -> None:
+        try:
+            self._settle(exc)
+        finally:  # whatever that raises, nobody waits for ever
+            self._end(exc)
 
     def _end(self, exc: BaseException) -> None:
         """End with an exception that says already how the write ended."""
+        if isinstance(exc, StopIteration):  # a future can't hold it
+            error = RuntimeError("StopIteration was raised")
+            error.__cause__ = exc
+            exc = error
         self.set_exception(exc)
         self._tell_end(exc)
 

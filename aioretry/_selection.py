@@ -51,6 +51,11 @@ class Selection:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} waiting={len(self._waiting)}>"
 
+    @property
+    def waiting(self) -> int:
+        """How many wait now."""
+        return len(self._waiting)
+
     def has_server(self) -> bool:
         """Tell whether a server takes writes now."""
         return bool(self._driver.view().writable)
@@ -70,9 +75,9 @@ class Selection:
         """
         woken: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[woken] = None
-        self._ensure_watcher()
         timer = None if math.isinf(until) else self._loop.call_at(until, _end, woken)
         try:
+            self._ensure_watcher()
             return await woken
         finally:
             self._waiting.pop(woken, None)

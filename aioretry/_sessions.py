@@ -7,6 +7,7 @@ import anyio
 from pymongo.errors import InvalidOperation
 
 from aioretry._driver import ServerSession
+from aioretry.errors import ResolveError
 
 
 class SessionLease:
@@ -19,25 +20,36 @@ class SessionLease:
         open_session: Takes the session.
         turn: Held by each command for as long as it is under way, if the session is not the
             operation's own.
+        is_asked: Whether it is for what was sent before, over a session that is not given back.
     """
 
     def __init__(
-        self, open_session: Callable[[], ServerSession], turn: anyio.Lock | None = None
+        self,
+        open_session: Callable[[], ServerSession],
+        turn: anyio.Lock | None = None,
+        *,
+        is_asked: bool = False,
     ) -> None:
         self.turn = turn
         self._open_session = open_session
-        # Guards the three below: threads carry and drop, the event loop finishes.
+        # Guards what is below: threads carry and drop, the event loop finishes.
         self._lock = threading.Lock()
         self._session: ServerSession | None = None
-        self._opened: ServerSession | None = None
         self._carriers = 0
         self._finished = False
-        self._discard = False
+        self._in_doubt = False
+        self._is_asked = is_asked
+        self._is_given_back = False
 
     @property
     def session(self) -> ServerSession | None:
         """The session, also after the end of the lease; None if no attempt has needed it."""
-        return self._opened
+        return self._session
+
+    @property
+    def is_given_back(self) -> bool:
+        """Whether others may write over the session by now."""
+        return self._is_given_back
 
     def carry(self) -> ServerSession:
         """Take part in the lease for one attempt.
@@ -49,7 +61,7 @@ class SessionLease:
             if self._finished:
                 raise InvalidOperation("the operation has ended")
             if self._session is None:
-                self._session = self._opened = self._open_session()
+                self._session = self._open_session()
             self._carriers += 1
             return self._session
 
@@ -68,13 +80,39 @@ class SessionLease:
         """
         with self._lock:
             self._finished = True
-            self._discard = self._discard or discard
+            self._in_doubt = self._in_doubt or discard
             self._close_if_unused()
 
+    def settle(self) -> None:
+        """Give the session back after all: what was in doubt over it was answered late."""
+        with self._lock:
+            self._in_doubt = False
+            self._close_if_unused()
+
+    def again(self) -> "SessionLease":
+        """Return a lease for what is to be asked once more over the same session.
+
+        Once that has begun, the session is leased to nobody else, however each of both ends.
+        """
+        return SessionLease(self._open_again, self.turn, is_asked=True)
+
+    def _open_again(self) -> ServerSession:
+        with self._lock:
+            if self._session is None:
+                raise AssertionError("nothing was sent over this lease")
+            if self._is_given_back:
+                raise ResolveError(
+                    "the write can't be resolved any more: its session was given back, because it "
+                    "was answered, or was never sent"
+                )
+            self._is_asked = True
+            return self._session
+
     def _close_if_unused(self) -> None:
-        if self._finished and self._carriers == 0 and self._session is not None:
-            session, self._session = self._session, None
-            session.close(discard=self._discard)
+        is_unused = self._finished and self._carriers == 0 and not self._is_given_back
+        if is_unused and self._session is not None:
+            self._is_given_back = not (self._in_doubt or self._is_asked)
+            self._session.close(discard=not self._is_given_back)
 
 
 def _refuse() -> ServerSession:

@@ -28,7 +28,7 @@ from aioretry._shares import Shares
 from aioretry._watching import SharedWatch, Watch
 from aioretry._write import Write
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach, copy_report
+from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach, copy_report, report_of
 
 E = TypeVar("E", bound=BaseException)
 
@@ -77,14 +77,10 @@ class SharedInsert:
     def __len__(self) -> int:
         return len(self._inserts)
 
-    def hasty(self) -> list[CoalescedInsert]:
-        """Return those whose deadline comes before that of the whole."""
-        last = self.deadline
-        return [
-            insert
-            for insert in list(self._inserts)
-            if last is not None and insert.deadline is not None and insert.deadline.at < last.at
-        ]
+    def outlives(self, insert: CoalescedInsert) -> bool:
+        """Tell whether the deadline of an insert comes before that of the whole."""
+        own, last = insert.deadline, self.deadline
+        return own is not None and last is not None and own.at < last.at
 
     @property
     def attempts(self) -> Sequence[Attempt]:
@@ -130,7 +126,7 @@ class SharedInsert:
             for insert in list(self._inserts):
                 insert.succeed(attempts)
             for exc in self._gone.values():
-                attach(exc, Outcome.APPLIED, attempts)
+                self._acknowledge(exc)
             return None
         for index, insert in enumerate(list(self._inserts)):
             self._end_one(insert, index, reply, error)
@@ -207,13 +203,20 @@ class SharedInsert:
         gone = self._gone.get(index)
         if gone is not None:
             if own is None:
-                attach(gone, Outcome.APPLIED, self.attempts)
+                self._acknowledge(gone)
             else:
                 copy_report(own, gone)
         elif own is None:
             insert.succeed(self.attempts)
         else:
             insert.fail(own, self.attempts)
+
+    def _acknowledge(self, gone: BaseException) -> None:
+        """Say on the exception of somebody who has gone that the insert is applied."""
+        report = report_of(gone)
+        # Whoever is about to resolve it gets the answer.
+        doubt = None if report is None else report.doubt
+        attach(gone, Outcome.APPLIED, self.attempts, doubt=doubt)
 
     def _error_of(
         self,

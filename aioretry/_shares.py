@@ -1,6 +1,6 @@
 """What came of a command for each of the inserts that travelled in it."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -105,7 +105,8 @@ class Shares:
 
     def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
         """Return what it takes to find out how an insert ended."""
-        return ShareDoubt(self, self._doubt(self._statement, inserted_id), index, inserted_id)
+        whole = self._doubt(self._statement, index, inserted_id)
+        return ShareDoubt(self, whole, index, inserted_id)
 
     def ask(
         self, index: int, inserted_id: object, timeout: float | None, watch: Watch | None = None
@@ -114,7 +115,12 @@ class Shares:
         statement = self._statement
         if statement.command.statement_count > 1:
             statement = self._alone(index)
-        return self._doubt(statement, inserted_id).resolve(timeout, watch)
+        return self._doubt(statement, index, inserted_id).resolve(timeout, watch)
+
+    def acknowledgement(self, index: int) -> Mapping[str, Any] | None:
+        """Return a reply to the command by which an insert is applied, or None."""
+        attempts = (self._as_alone(attempt, index) for attempt in self._statement.attempts)
+        return next((attempt.reply for attempt in attempts if attempt.reply is not None), None)
 
     def silence_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         """Return an error if a reply says of some inserts neither that they are done nor why not.
@@ -127,11 +133,14 @@ class Shares:
             return silence(reply, count)
         return self._vagueness(reply)
 
-    def _doubt(self, statement: Statement, inserted_id: object) -> CommandDoubt[InsertOneResult]:
+    def _doubt(
+        self, statement: Statement, index: int, inserted_id: object
+    ) -> CommandDoubt[InsertOneResult]:
         own = Shares(self._coordinator, statement, {})
-        return CommandDoubt(
+        return _PartDoubt(
             self._coordinator,
             statement,
+            answer_to_all=partial(self.acknowledgement, index),
             result=lambda _: InsertOneResult(inserted_id, True),
             explain=partial(own.explain, index=0, inserted_id=inserted_id),
         )
@@ -150,10 +159,10 @@ class Shares:
         # An answer without a word of it says nothing of it.
         attempts = [
             self._as_alone(attempt, index)
-            for attempt in whole.attempts
+            for attempt in whole.history()
             if not self._is_silent(attempt, index)
         ]
-        return replace(whole, command=command, attempts=attempts, retries=None)
+        return replace(whole, command=command, attempts=attempts, retries=None, flight=None)
 
     def _vagueness(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         error = next((error for error, known in self._answers.items() if known is reply), None)
@@ -221,6 +230,29 @@ class Shares:
             self._denials = {error["index"]: error for error in reply.get("writeErrors", ())}
             self._read = reply
         return self._denials
+
+
+class _PartDoubt(CommandDoubt[InsertOneResult]):
+    """An insert of a command, which may still be answered with the others."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        statement: Statement,
+        *,
+        answer_to_all: Callable[[], Mapping[str, Any] | None],
+        result: Callable[[Mapping[str, Any]], InsertOneResult],
+        explain: Callable[[BaseException], object],
+    ) -> None:
+        super().__init__(coordinator, statement, result=result, explain=explain)
+        self._answer_to_all = answer_to_all
+
+    def known_reply(self) -> Mapping[str, Any] | None:
+        """Return the answer if it came after the insert had ended, or None."""
+        known = self._answer_to_all()
+        if known is None and self.statement.command.statement_count == 1:
+            known = super().known_reply()
+        return known
 
 
 class ShareDoubt:

@@ -35,8 +35,15 @@ _FIRST_LABELLING_WIRE_VERSION = 9  # MongoDB 4.4
 MAX_TIME_EXPIRED = 50
 _MONGOS_TIMED_OUT = 202
 
+_TRANSACTION_TOO_OLD = 225
+_INCOMPLETE_TRANSACTION_HISTORY = 217
+
 # With these a write may have been executed all the same.
-_IN_DOUBT = RETRYABLE_CODES | {MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
+_IN_DOUBT = RETRYABLE_CODES | {
+    MAX_TIME_EXPIRED,
+    _MONGOS_TIMED_OUT,
+    _INCOMPLETE_TRANSACTION_HISTORY,
+}
 _ILLEGAL_OPERATION = 20
 _NO_RETRYABLE_WRITES = (
     "This MongoDB deployment does not support retryable writes. "
@@ -244,13 +251,17 @@ def outcome_of_attempts(
         is_sharded: Whether routers were asked, each of which may still pass on what it was sent.
     """
     in_doubt: set[object] = set()
+    was_sent = False
     for attempt in attempts:
         if attempt.reply is not None:
             return Outcome.APPLIED
         if not attempt.sent:
             continue
         is_write_error = isinstance(attempt.error, WriteError)
-        if is_sharded and _has_lost_the_shard(attempt.error):
+        was_sent_before, was_sent = was_sent, True
+        if (was_sent_before and _has_forgotten(attempt.error)) or (
+            is_sharded and _has_lost_the_shard(attempt.error)
+        ):
             in_doubt.add(attempt.address)
         elif is_write_error and not holds_multi:
             # It was executed after looking for a record of the earlier attempts. What still lies in
@@ -260,6 +271,11 @@ def outcome_of_attempts(
         elif is_write_error or not _denies_writing(attempt.error, is_atomic=is_atomic):
             in_doubt.add(attempt.address)
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+
+
+def _has_forgotten(error: BaseException | None) -> bool:
+    # The session has gone on, and with it the server's memory of earlier sendings.
+    return error is not None and code_of(error) == _TRANSACTION_TOO_OLD
 
 
 def _has_lost_the_shard(error: BaseException | None) -> bool:

@@ -70,14 +70,14 @@ class Write(RunningWrite[T]):
             return
         reply = None if result.record is None else result.record.reply
         if result.ending is Ending.REPLIED and reply is not None:
-            self._succeed(reply)
+            self._take(reply)
         else:
             self._run(self._coordinator.execute(self._statement, result), self._context)
 
     def _succeed(self, value: Any) -> None:
-        self._lease.finish(discard=False)
         if self._statement is None:
             raise AssertionError("a reply without a command")
+        self._lease.finish(discard=self._statement.leaves_doubt(value))
         try:
             result = result_of(self._statement, value)
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited

@@ -36,6 +36,7 @@ class WritePath:
         timeout: float | None,
         encrypts: bool,
         hooks: tuple[Hook, ...],
+        most_waiting: int,
     ) -> None:
         self.encrypts = encrypts
         self._driver = driver
@@ -46,6 +47,7 @@ class WritePath:
         self._user_session = user_session
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
+        self._most_waiting = most_waiting
         self._coordinator: Coordinator | None = None
         self.queues: WeakSet[Any] = WeakSet()
         """Where writes wait to travel together."""
@@ -72,6 +74,7 @@ class WritePath:
                 server_selection_timeout=self._server_selection_timeout,
                 hooks=self._hooks,
                 deadline=self.deadline,
+                most_waiting=self._most_waiting,
             )
         return self._coordinator
 

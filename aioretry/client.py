@@ -15,6 +15,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry import _motor, _pymongo_timeout
+from aioretry._coordinator import MOST_WAITING
 from aioretry._driver import ConnectionCounts, DocumentT, ThreadCounts
 from aioretry._motor import (
     AgnosticClientSession,
@@ -48,12 +49,14 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             that happens in a write, see :class:`~aioretry.EventHook`.
         max_concurrent_attempts: How many commands may be under way at once; further ones queue.
             Those that need a thread share at most 32 of the client's own.
+        max_waiting_writes: How many writes may wait for a server at once, while none is known;
+            further ones fail with :class:`~aioretry.TooManyWaiting`.
         **kwargs: As for ``AsyncIOMotorClient``.
 
     Raises:
-        TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts`` is
-            not a whole number.
-        ValueError: ``max_concurrent_attempts`` is less than 1.
+        TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts`` or
+            ``max_waiting_writes`` is not a whole number.
+        ValueError: ``max_concurrent_attempts`` or ``max_waiting_writes`` is less than 1.
         ConfigurationError: As for ``AsyncIOMotorClient``.
     """
 
@@ -62,10 +65,12 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         *args: Any,
         hooks: Iterable[Hook] = (),
         max_concurrent_attempts: int = _MAX_ATTEMPTS_AT_ONCE,
+        max_waiting_writes: int = MOST_WAITING,
         **kwargs: Any,
     ) -> None:
         all_hooks = (log_retries, *_callables(hooks))
         at_once = _positive("max_concurrent_attempts", max_concurrent_attempts)
+        most_waiting = _positive("max_waiting_writes", max_waiting_writes)
         with warnings.catch_warnings():
             # Motor tells everybody that it is deprecated; our users know from our own docs.
             warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
@@ -84,6 +89,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             timeout=_motor.timeout(delegate),
             encrypts=_motor.encrypts(delegate),
             hooks=all_hooks,
+            most_waiting=most_waiting,
         )
         backs_off = _motor.backs_off(delegate)
         if not backs_off:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pymongo.errors import InvalidOperation, NetworkTimeout
+from pymongo.errors import ConnectionFailure, InvalidOperation, NetworkTimeout
 from pymongo.results import BulkWriteResult
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Outcome",
     "PartialResult",
     "ResolveError",
+    "TooManyWaiting",
     "attempts_of",
     "outcome_of",
     "partial_result_of",
@@ -65,6 +66,10 @@ class DeadlineExceeded(NetworkTimeout):
     :func:`outcome_of` says whether the write can have been applied (Client-Side Operations Timeout
     specification, "Errors").
     """
+
+
+class TooManyWaiting(ConnectionFailure):
+    """As many writes as may wait for a server do so already; nothing of this one was sent."""
 
 
 class ResolveError(InvalidOperation):

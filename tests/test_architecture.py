@@ -56,8 +56,8 @@ IN_STREAMS = [
     {"__init__"},
 ]
 IN_DRIVERS_ROOM = [
-    {"checkup", "idle", "messages", "options", "prober", "sessions", "views"},
-    {"attempts", "connections"},
+    {"checkup", "ending", "idle", "messages", "options", "prober", "views"},
+    {"attempts", "connections", "sessions"},
     {"on_loop", "on_thread", "opening"},
     {"dispatch"},
     {"driver"},

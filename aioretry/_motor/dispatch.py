@@ -72,8 +72,11 @@ class Dispatch:
     def land(self, entry: "Entry", result: AttemptResult) -> None:
         """Deliver the result of an attempt that has ended, and free its place."""
         entry.on_loop = entry.on_thread = entry.call.carrier = None
-        entry.deliver(result)  # first, so that the next one finds the session that is given back
-        self.free(entry)
+        try:
+            # First, so that the next one finds the session that is given back.
+            entry.deliver(result)
+        finally:
+            self.free(entry)
 
     def free(self, entry: "Entry") -> None:
         """Let another attempt take the place of one."""
@@ -146,7 +149,10 @@ class Dispatch:
     def _is_full(self) -> bool:
         if not self._opening:
             return False
-        servers = len(self._attempts.view().writable)
+        try:
+            servers = len(self._attempts.view().writable)
+        except Exception:  # noqa: BLE001 - whoever begins meets it too, and can raise it
+            return False
         return self._opening.total() >= servers * self._attempts.max_connecting
 
     def _open(self, entry: "Entry", address: Address) -> bool:
@@ -165,8 +171,10 @@ class Dispatch:
 
     def _opened(self, entry: "Entry", result: AttemptResult | None) -> None:
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
-            self.land(entry, result or AttemptResult(Ending.NO_SERVER))
-            self._pump()
+            try:
+                self.land(entry, result or AttemptResult(Ending.NO_SERVER))
+            finally:
+                self._pump()
             return
         # It goes first. If another user of the pool has been faster, a thread makes the attempt.
         self._leave(entry)

@@ -19,6 +19,7 @@ from aioretry._driver import (
 )
 from aioretry._motor.attempts import Attempts
 from aioretry._motor.dispatch import Dispatch, Entry
+from aioretry._motor.ending import SessionEnding
 from aioretry._motor.options import uses_more
 from aioretry._motor.prober import Prober
 from aioretry._motor.sessions import ChosenSession, ImplicitSession
@@ -43,6 +44,7 @@ class MotorDriver:
         self._size = size
         self._threads = ThreadPool(min(size, _MOST_THREADS), "aioretry-attempt")
         self._prober = Prober(delegate)
+        self._ending = SessionEnding(delegate)
         self._views = Views(delegate)
         self._closed = False
         self._attempts = Attempts(delegate, self._views.look, lambda: self._closed)
@@ -81,6 +83,7 @@ class MotorDriver:
                 self._size,
                 only_threads=self._only_threads,
             )
+            self._ending.use(loop)
         try:
             dispatch.add(call, deliver)
         except RuntimeError:
@@ -119,7 +122,7 @@ class MotorDriver:
 
     def session(self) -> ServerSession:
         """Lease a server session from PyMongo's pool."""
-        return ImplicitSession(self._delegate)
+        return ImplicitSession(self._delegate, self._ending)
 
     def session_of(self, session_id: Binary) -> ServerSession:
         """Return a server session of a chosen id, whose first number is 1."""
@@ -137,3 +140,4 @@ class MotorDriver:
         self._threads.close()
         if self._dispatch is not None:
             self._dispatch.close()
+        self._ending.close()

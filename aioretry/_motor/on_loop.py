@@ -146,6 +146,7 @@ class LoopAttempt:
         """End it without a result, and without a word to PyMongo of a server that may be well."""
         if self._connection is not None:
             self._connection.close()
+            self._forget_session()
             self._release()
         self._broken = None
 
@@ -196,9 +197,17 @@ class LoopAttempt:
     ) -> AttemptResult:
         if self._connection is not None:
             if isinstance(error, PyMongoError):
-                self._tell_driver(error, self._connection)
+                self._survive(self._tell_driver, error, self._connection)
             self._release()
         return self._attempts.conclude(self._call, self._watch, error, reply)
+
+    def _survive(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call something that must not keep the attempt from landing, whatever it raises."""
+        try:
+            call(*arguments)
+        except Exception as exc:  # noqa: BLE001 - told to whoever looks after the loop
+            message = "an attempt of aioretry's was in trouble when it landed"
+            self._loop.call_exception_handler({"message": message, "exception": exc})
 
     def _tell_driver(self, error: PyMongoError, used: LoopConnection) -> None:
         if isinstance(error, ConnectionFailure):
@@ -210,7 +219,7 @@ class LoopAttempt:
         if broken is not None:
             error, connection = broken
             if not is_server_well:
-                self._attempts.learn_of(error, self._view, connection)
+                self._survive(self._attempts.learn_of, error, self._view, connection)
             result = self._attempts.conclude(
                 self._call, self._watch, error, is_server_well=is_server_well
             )
@@ -224,9 +233,9 @@ class LoopAttempt:
         used, self._connection = self._held(), None
         if self._timer is not None:
             self._timer.cancel()
-        self._connections.put(used)
+        self._survive(self._connections.put, used)
         if self._session is not None:
-            self._call.lease.drop()
+            self._survive(self._call.lease.drop)
 
     def _held(self) -> LoopConnection:
         if self._connection is None:

@@ -34,7 +34,7 @@ class ThreadAttempt(Job):
         deliver: Callable[[AttemptResult], None],
         run: Callable[[Callable[[], None]], object],
     ) -> None:
-        super().__init__(lambda: run(lambda: deliver(self._make())))
+        super().__init__(lambda: run(lambda: deliver(self._land())))
         self._attempts = attempts
         self._call = call
         self._guard = threading.Lock()
@@ -48,8 +48,14 @@ class ThreadAttempt(Job):
                 connection.cancel_context.cancel()
                 _hang_up(connection)
 
-    def _make(self) -> AttemptResult:
+    def _land(self) -> AttemptResult:
         watch = Watch()
+        try:
+            return self._make(watch)
+        except BaseException as exc:  # noqa: BLE001 - whatever it is, the attempt lands
+            return self._attempts.conclude(self._call, watch, exc)
+
+    def _make(self, watch: Watch) -> AttemptResult:
         call, attempts = self._call, self._attempts
         try:
             server = attempts.choose(call)
@@ -109,12 +115,12 @@ class ThreadAttempt(Job):
                     user_fields=command.user_fields,
                 )
         except ConnectionFailure as exc:
+            if session is not None:
+                session._server_session.mark_dirty()
             if self.is_abandoned:
                 # It says nothing of a server that may be well by now; PyMongo must not learn of it.
                 raise _AbandonedError(exc) from exc
             if is_break(exc):
-                if session is not None:
-                    session._server_session.mark_dirty()
                 raise _BrokenError(exc, view, connection) from exc
             raise
         finally:

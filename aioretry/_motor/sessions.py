@@ -19,6 +19,7 @@ from pymongo.read_preferences import ReadPreference
 
 from aioretry import _pymongo_timeout
 from aioretry._driver import ServerSession
+from aioretry._motor.ending import SessionEnding
 from aioretry._runs import Runs
 
 _is_retry: ContextVar[bool] = ContextVar("aioretry_is_retry", default=False)
@@ -242,10 +243,18 @@ class _UserSession:
 
 
 class ImplicitSession:
-    """A session from PyMongo's pool."""
+    """A session from PyMongo's pool.
 
-    def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
+    Args:
+        delegate: The client.
+        ending: Ends it if it does not go back there; None if its end is somebody else's.
+    """
+
+    def __init__(
+        self, delegate: pymongo.MongoClient[Any], ending: SessionEnding | None = None
+    ) -> None:
         self._delegate: Any = delegate
+        self._ending = ending
         self._server_session: Any = None
 
     def next_number(self) -> int:
@@ -280,11 +289,15 @@ class ImplicitSession:
             self._server_session.mark_dirty()
 
     def close(self, *, discard: bool) -> None:
-        if discard:
+        server_session = self._server_session
+        if server_session is None or self._ending is None:
+            return
+        self._ending.let_go(server_session)
+        if discard or server_session.dirty:
             # Not pooled, but kept: the command may be sent once more.
-            self.mark_dirty()
-        elif self._server_session is not None:
-            self._delegate._return_server_session(self._server_session)
+            self._ending.keep(self, server_session)
+        else:
+            self._delegate._return_server_session(server_session)
 
     def _leased(self) -> Any:
         if self._server_session is None:
@@ -328,9 +341,6 @@ class ChosenSession(ImplicitSession):
     def __init__(self, delegate: pymongo.MongoClient[Any], session_id: Binary) -> None:
         super().__init__(delegate)
         self._session_id = session_id
-
-    def close(self, *, discard: bool) -> None:
-        pass
 
     def _leased(self) -> Any:
         if self._server_session is None:

@@ -54,7 +54,7 @@ OUR_OWN_NAMES = {
     "session": set(),
 }
 OTHER_SIGNATURE = {
-    ("client", "__init__"): "has hooks and max_concurrent_attempts beside Motor's arguments",
+    ("client", "__init__"): "has hooks and two limits beside Motor's arguments",
     ("client", "close"): "is a method; Motor's is a property that gives PyMongo's bound method",
 }
 # What PyMongo has from 4.11 on; ours has it always, and PyMongo's refusal where it is older.
@@ -117,9 +117,10 @@ async def test_constructor_takes_what_motors_takes():
     """Our constructor has Motor's arguments, and its own by keyword only."""
     parameters = inspect.signature(RetryClient.__init__).parameters.values()
     kinds = {p.name: p.kind for p in parameters}
-    assert {"self", "args", "kwargs", "hooks", "max_concurrent_attempts"} == set(kinds)
+    own = {"hooks", "max_concurrent_attempts", "max_waiting_writes"}
+    assert {"self", "args", "kwargs", *own} == set(kinds)
     assert inspect.Parameter.VAR_POSITIONAL is kinds["args"]
-    assert inspect.Parameter.KEYWORD_ONLY is kinds["hooks"] is kinds["max_concurrent_attempts"]
+    assert {inspect.Parameter.KEYWORD_ONLY} == {kinds[name] for name in own}
     assert inspect.Parameter.VAR_KEYWORD is kinds["kwargs"]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import gc
 import weakref
+from collections.abc import Mapping
 
 import bson
 import pytest
@@ -64,6 +65,23 @@ class Session:
 
     def close(self, *, discard):
         self.ended.append("discarded" if discard else "pooled")
+
+
+class Lazy(Mapping):
+    """A part of a document that calls something when it is encoded."""
+
+    def __init__(self, call):
+        self.call = call
+
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+    def __iter__(self):
+        self.call()
+        return iter(())
+
+    def __len__(self):
+        return 0
 
 
 class Flying:
@@ -271,6 +289,59 @@ class TestQueue:
         assert isinstance(error, InvalidDocument)
         assert NOT_APPLIED is outcome_of(error)
 
+    @pytest.mark.parametrize(
+        "error", [ValueError("no"), StopIteration(1), asyncio.CancelledError(), GeneratorExit()]
+    )
+    async def test_what_can_not_be_encoded_is_nobody_elses_mistake(self, error, driver, make):
+        """Those around it in a full queue are sent, each once, as if it were not there."""
+
+        def fail():
+            raise error
+
+        queue = make(max_bytes=1000)
+        full = [queue.insert({"_id": n, "x": "x" * 1000}, None) for n in range(2)]
+        waiting = [queue.insert({"_id": n}, None) for n in (2, 3)]
+        bad = queue.insert({"_id": "bad", "x": Lazy(fail)}, None)
+        behind = queue.insert({"_id": 4}, None)
+        for count in range(1, 4):
+            (await launched(driver, count)).prepare().reply()
+        *ended, failed = await all_of([*full, *waiting, behind, bad])
+        assert list(range(5)) == [each.inserted_id for each in ended]
+        assert NOT_APPLIED is outcome_of(failed)
+        assert error in (failed, failed.__cause__)
+        assert [[0], [1], [2, 3, 4]] == [each.ids for each in driver.flying]
+
+    async def test_that_are_all_refused_hold_up_nobody(self, driver, make):
+        """Those in front have left, and the next one can't be encoded: the others are sent."""
+        queue = make(max_bytes=1000)
+        gone = [queue.insert({"_id": n, "x": "x" * 1000}, None) for n in range(3)]
+        bad = queue.insert({"_id": "bad", "x": object()}, None)
+        good = [queue.insert({"_id": n}, None) for n in range(3)]
+        for each in gone:
+            each.cancel()
+        assert isinstance((await all_of([bad]))[0], InvalidDocument)
+        (await launched(driver)).prepare().reply()
+        assert [0, 1, 2] == [each.inserted_id for each in await all_of(good)]
+
+    async def test_whoever_leaves_while_it_is_encoded(self, driver, make):
+        """The user's own code runs then, and may cancel it: it is not sent."""
+        inserts = []
+
+        def leave():
+            inserts[0].cancel()
+
+        queue = make(max_bytes=1000)
+        full = [queue.insert({"_id": n, "x": "x" * 1000}, None) for n in range(2)]
+        inserts.append(queue.insert({"_id": 2, "x": Lazy(leave)}, None))
+        for count in (1, 2):
+            (await launched(driver, count)).prepare().reply()
+        await all_of(full)
+        assert NOT_APPLIED is outcome_of((await all_of(inserts))[0])
+        last = queue.insert({"_id": 3}, None)
+        (await launched(driver, 3)).prepare().reply()
+        await last
+        assert [[0], [1], [3]] == [each.ids for each in driver.flying]
+
     async def test_with_and_without_a_deadline(self, driver, make):
         """They never travel together, and take turns."""
         queue = make(max_documents=2)
@@ -313,6 +384,35 @@ class TestQueue:
         assert (DeadlineExceeded, NOT_APPLIED) == (type(late), outcome_of(late))
         assert "nothing was sent" in str(late)
         assert 1 == result.inserted_id
+
+    async def test_looking_at_deadlines_costs_those_that_are_over(self, driver, make):
+        """However many wait, each look is at the ones that come next."""
+        looks = []
+
+        class Noting(Deadline):
+            @property
+            def is_over(self):
+                looks.append(self.at)
+                return super().is_over
+
+        queue = make(max_documents=10)
+        first = queue.insert({"_id": -1}, None)
+        (await launched(driver)).prepare()
+        patient = [queue.insert({"_id": n}, Noting.after(60)) for n in range(2000)]
+        hasty = [queue.insert({"_id": -2 - n}, Noting.after(n / 40)) for n in range(10)]
+        errors = await all_of(hasty)
+        assert {DeadlineExceeded} == set(map(type, errors))
+        assert len(looks) < 100
+        assert not any(each.done() for each in [first, *patient])
+
+    async def test_deadlines_that_were_met_are_forgotten(self, driver, make):
+        """What has ended well before its deadline is not remembered until then."""
+        queue = make()
+        for count in range(1, 41):
+            inserts = [queue.insert({"_id": n}, Deadline.after(60)) for n in range(100)]
+            (await launched(driver, count)).prepare().reply()
+            await all_of(inserts)
+        assert len(queue._ends) < 2000
 
     async def test_nothing_is_kept(self, driver, make):
         """What has ended holds neither its document nor the command."""
@@ -599,6 +699,117 @@ class TestEnds:
         with pytest.raises(InvalidOperation) as caught:
             await second
         assert NOT_APPLIED is outcome_of(caught.value)
+
+
+class TestAskedInTheAir:
+    """Somebody leaves, and asks at once how it ended, while the command is under way."""
+
+    async def asked(self, driver, make):
+        """A command in the air, what asks about the insert that was left, and its attempt."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        inserts[1].cancel()
+        (gone,) = await all_of([inserts[1]])
+        resolving = asyncio.create_task(resolve(gone))
+        return inserts[0], gone, flying, resolving, (await launched(driver, 2)).prepare()
+
+    async def test_the_session_is_nobody_elses(self, driver, make):
+        """However well the command ends, no other write takes a number before the answer."""
+        patient, _, flying, resolving, asked = await self.asked(driver, make)
+        flying.reply()
+        await patient
+        assert "pooled" not in driver.session.ended
+        asked.reply(n=1)
+        assert 1 == (await resolving).inserted_id
+        assert "pooled" not in driver.session.ended
+
+    async def test_the_answer_to_all_counts(self, driver, make):
+        """It is the answer if what asks comes to nothing."""
+        patient, _, flying, resolving, asked = await self.asked(driver, make)
+        flying.reply()
+        await patient
+        asked.fail(OperationFailure("too old", 225))
+        assert 1 == (await resolving).inserted_id
+
+    @pytest.mark.parametrize("code", [13, 217, 225])
+    async def test_a_refusal_denies_nothing(self, code, driver, make):
+        """What is in the air may still be executed."""
+        _, gone, flying, resolving, asked = await self.asked(driver, make)
+        asked.fail(OperationFailure("no", code))
+        (error,) = await all_of([resolving])
+        assert [UNKNOWN] * 2 == [outcome_of(error), outcome_of(gone)]
+        assert [True, True] == [attempt.sent for attempt in attempts_of(error)]
+        flying.reply()
+
+    async def test_after_the_answer(self, driver, make):
+        """It is kept: nothing is sent, and nobody is told that there is nothing to resolve."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        inserts[1].cancel()
+        (gone,) = await all_of([inserts[1]])
+        flying.reply()
+        await inserts[0]
+        assert (APPLIED, ["pooled"]) == (outcome_of(gone), driver.session.ended)
+        assert 1 == (await resolve(gone)).inserted_id
+        assert 1 == len(driver.flying)
+
+    async def test_a_concern_that_was_not_met(self, driver, make):
+        """Each of them may ask once more, so that the session is nobody else's."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        flying.reply(writeConcernError={"code": 64, "errmsg": "slow"})
+        errors = await all_of(inserts)
+        assert ([UNKNOWN] * 2, ["discarded"]) == ([*map(outcome_of, errors)], driver.session.ended)
+        resolving = asyncio.create_task(resolve(errors[1]))
+        (await launched(driver, 2)).prepare().reply(n=1)
+        assert 1 == (await resolving).inserted_id
+
+    async def test_a_refusal_after_a_sending_that_was_lost(self, driver, make):
+        """That one may still be executed: it is in doubt, and the session is nobody else's."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        (await launched(driver)).prepare().fail(AutoReconnect("lost"))
+        (await launched(driver, 2)).prepare().reply(n=1, writeErrors=[DUPLICATE])
+        good, error = await all_of(inserts)
+        assert (0, UNKNOWN) == (good.inserted_id, outcome_of(error))
+        assert ["discarded"] == driver.session.ended
+        resolving = asyncio.create_task(resolve(error))
+        (await launched(driver, 3)).prepare().reply(n=1)
+        assert 1 == (await resolving).inserted_id
+
+
+class TestLateAnswers:
+    async def test_that_acknowledge_give_the_session_back(self, driver, make):
+        """All have left; the answer ends the question, and is kept for each."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        for each in inserts:
+            each.cancel()
+        errors = await all_of(inserts)
+        flying.reply()
+        assert "pooled" == driver.session.ended[-1]
+        driver.session.next_number()  # somebody else's
+        assert [0, 1] == [(await resolve(error)).inserted_id for error in errors]
+        assert 1 == len(driver.flying)
+
+    async def test_to_what_is_asked_keep_it(self, driver, make):
+        """A session over which somebody asks is not given back under it."""
+        queue = make()
+        insert = queue.insert({"_id": 0}, None)
+        flying = (await launched(driver)).prepare()
+        insert.cancel()
+        (error,) = await all_of([insert])
+        resolving = asyncio.create_task(resolve(error))
+        asked = (await launched(driver, 2)).prepare()
+        flying.reply()
+        assert "pooled" not in driver.session.ended
+        asked.reply()
+        assert 0 == (await resolving).inserted_id
+        assert "pooled" not in driver.session.ended
 
 
 def test_the_part_of_a_reply_that_is_one_insert_s():

@@ -361,6 +361,29 @@ class TestOutcome:
         assert expected == outcome_of_attempts(attempts, is_sharded=True)
 
 
+class TestMemoriesLost:
+    """A server that has forgotten what came before says nothing of it."""
+
+    @pytest.mark.parametrize("is_atomic", [True, False])
+    @pytest.mark.parametrize(
+        ("codes", "expected"),
+        [
+            ([225], Outcome.NOT_APPLIED),  # sent once, and refused
+            ([None, 225], Outcome.UNKNOWN),
+            ([225, 225], Outcome.UNKNOWN),  # as if another client wrote over the session
+            ([217], Outcome.UNKNOWN),
+            ([None, 217], Outcome.UNKNOWN),
+        ],
+    )
+    def test_is_no_denial(self, codes, expected, is_atomic):
+        """That the session has gone on denies nothing that was sent before."""
+        attempts = [
+            Attempt(("a", 1), 0.0, 0.0, True, None if code is None else server_error(code))
+            for code in codes
+        ]
+        assert expected is outcome_of_attempts(attempts, is_atomic=is_atomic)
+
+
 def test_code_of():
     """Codes come from server errors only."""
     assert code_of(server_error(91)) == 91

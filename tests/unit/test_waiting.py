@@ -10,7 +10,8 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome, outcome_of
+from aioretry import Outcome, TooManyWaiting, outcome_of
+from aioretry._coalesce import Coalescing, InsertQueue
 from aioretry._commands import Target, insert_one
 from aioretry._coordinator import Coordinator
 from aioretry._driver import Limits, ServerKind, ServerView, TopologyView
@@ -22,7 +23,9 @@ from aioretry.deadlines import Deadline
 
 A = ("a", 1)
 LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 WAITING = 1000
+CALLER = contextvars.ContextVar("CALLER", default=None)
 
 
 class Description:
@@ -125,13 +128,12 @@ async def test_fail_together_and_in_order(has_deadline):
         server_selection_timeout=60 if has_deadline else 2,
         hooks=(),
     )
-    target = Target.of("db", "c", CodecOptions(), WriteConcern())
     failed = []
 
     def begin(number):
         write = Write(
             coordinator,
-            lambda: insert_one(target, {"_id": number}, None, None),
+            lambda: insert_one(TARGET, {"_id": number}, None, None),
             SessionLease(lambda: None),
             Deadline.after(2) if has_deadline else None,
         )
@@ -170,3 +172,45 @@ async def test_looked_for_in_nobodys_context():
     driver.appear()
     assert await waiting
     assert {None} == set(seen)
+
+
+async def test_too_many():
+    """Beyond the bound a write fails at once, and nothing is sent; the others go on waiting."""
+    driver, loop = Driver(), asyncio.get_running_loop()
+    coordinator = Coordinator(
+        driver, loop, Policy(), server_selection_timeout=60, hooks=(), most_waiting=3
+    )
+
+    def begin(number):
+        return Write(
+            coordinator,
+            lambda: insert_one(TARGET, {"_id": number}, None, None),
+            SessionLease(lambda: None),
+            None,
+        )
+
+    writes = [begin(number) for number in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyWaiting, match="3 writes wait") as caught:
+        await begin(3)
+    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+    assert not any(each.done() for each in writes)
+    for each in writes:
+        each.cancel()
+    await asyncio.gather(*writes, return_exceptions=True)
+
+
+async def test_too_many_of_a_group():
+    """Those that wait to travel together count as well."""
+    driver, loop = Driver(), asyncio.get_running_loop()
+    coordinator = Coordinator(
+        driver, loop, Policy(), server_selection_timeout=60, hooks=(), most_waiting=3
+    )
+    queue = InsertQueue(coordinator, TARGET, lambda: SessionLease(None), Coalescing(10, 1000))
+    writes = [queue.insert({"_id": n}, None) for n in range(3)]
+    with pytest.raises(TooManyWaiting) as caught:
+        await queue.insert({"_id": 3}, None)
+    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+    for each in writes:
+        each.cancel()
+    await asyncio.gather(*writes, return_exceptions=True)

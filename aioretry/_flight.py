@@ -22,6 +22,7 @@ from aioretry._driver import (
     ServerKind,
     ServerView,
 )
+from aioretry._losses import Loss
 from aioretry._selection import choose
 from aioretry._sessions import CommandNumber
 from aioretry._verdict import RetryState
@@ -63,6 +64,9 @@ class Statement:
 
     watch: Watch | None = None
     """Who is told of the attempts; None if nobody wants to know."""
+
+    loss: Loss | None = None
+    """What the log tells its latest retry with."""
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""

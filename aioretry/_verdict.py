@@ -47,6 +47,10 @@ DEFAULT_MAX_ADAPTIVE_RETRIES = 2
 _BASE_BACKOFF = 0.1
 _MAX_BACKOFF = 10.0
 
+# client-backpressure has no pause for network errors.
+_BASE_PAUSE = 0.02
+_MAX_PAUSE = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -151,6 +155,9 @@ class RetryState:
 
     retries: int = 0
     _overloaded: bool = field(default=False, init=False)
+    _breaks: int = field(default=0, init=False)
+    """How many attempts in a row have ended with a network error."""
+
     _first: Exception | None = field(default=None, init=False)
     _latest_that_may_have_written: Exception | None = field(default=None, init=False)
 
@@ -175,9 +182,12 @@ class RetryState:
         self.retries += 1
         if self.retries > self._limit():
             return GiveUp(self.surfacing())
-        wait = self._backoff(failure.error) if kind is _Kind.OVERLOADED else 0.0
-        if wait > 0 and wait >= time_left:
-            return GiveUp(self.surfacing())
+        if kind is _Kind.OVERLOADED:
+            wait = self._backoff(failure.error)
+            if wait > 0 and wait >= time_left:
+                return GiveUp(self.surfacing())
+        else:
+            wait = min(self._pause(failure), time_left / 2)
         return Retry(wait, self._deprioritizes(failure, kind))
 
     def surfacing(self) -> Exception:
@@ -194,6 +204,7 @@ class RetryState:
     def _remember(self, failure: Failure) -> None:
         if self._first is None:
             self._first = failure.error
+        self._breaks = self._breaks + 1 if _is_network_error(failure.error) else 0
         if failure.sent and not _has(failure.error, NO_WRITES):
             self._latest_that_may_have_written = failure.error
 
@@ -220,6 +231,14 @@ class RetryState:
     def _backoff(self, error: Exception) -> float:
         # client-backpressure, "Overload retry policy": the first retry counts as 1.
         return self.random() * min(_MAX_BACKOFF, _base_backoff(error) * 2.0**self.retries)
+
+    def _pause(self, failure: Failure) -> float:
+        # What breaks every connection while its server is well would be sent thousands of times. A
+        # server that is lost is waited for as it is.
+        if self._breaks < 2 or failure.server_lost:
+            return 0.0
+        doublings = min(self._breaks - 2, 10)
+        return self.random() * min(_MAX_PAUSE, _BASE_PAUSE * 2.0**doublings)
 
     def _deprioritizes(self, failure: Failure, kind: _Kind) -> bool:
         if failure.is_sharded:
@@ -286,6 +305,10 @@ def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
 def _says_time_is_over(error: Exception) -> bool:
     # Under a deadline, what is left of it is how long PyMongo waits for a free connection.
     return code_of(error) == MAX_TIME_EXPIRED or isinstance(error, WaitQueueTimeoutError)
+
+
+def _is_network_error(error: Exception) -> bool:
+    return isinstance(error, ConnectionFailure) and not isinstance(error, NotPrimaryError)
 
 
 def _has(error: BaseException, label: str) -> bool:

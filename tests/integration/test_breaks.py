@@ -1,10 +1,11 @@
 """Connections that break while their server is well: what it costs the writes."""
 
 import asyncio
+import random
 
 import pytest
 
-from aioretry import RetryClient
+from aioretry import DeadlineExceeded, RetryClient, _losses, attempts_of, deadline
 from tests.integration.looping import all_given_back, pools
 from tests.integration.relaying import Relay
 from tests.integration.test_on_loop_broken import both_ways
@@ -76,3 +77,66 @@ class TestIdleConnections:
 async def warm_up_again(things):
     """Use several connections once."""
     await asyncio.gather(*(update(things, number) for number in range(WARM // 2)))
+
+
+@pytest.fixture
+def longest_pauses(monkeypatch):
+    """No luck: each pause is as long as it can be."""
+    monkeypatch.setattr(random, "random", lambda: 1.0)
+
+
+class TestHotBreaks:
+    async def test_a_command_that_breaks_every_connection(
+        self, replica_set, client, collection, longest_pauses
+    ):
+        """It is sent some times and not some thousand times, and told of in some words."""
+        await update(collection, 1)
+        await all_given_back(client)
+        (pool,) = (pool for pool in pools(client) if pool.conns)
+        opened = pool.next_connection_id
+        async with (
+            replica_set.faults.drop_request("update", times=None, namespace=collection.full_name),
+            deadline(2),
+        ):
+            with pytest.raises(DeadlineExceeded) as caught:
+                await update(collection, 1)
+        attempts = attempts_of(caught.value)
+        assert 5 <= len(attempts) <= 25
+        assert pool.next_connection_id - opened <= 3 * len(attempts)
+        (note,) = caught.value.__notes__
+        assert f"{len(attempts) - 6} more" in note
+        assert len(note) < 600
+
+    async def test_a_command_of_many_inserts(self, replica_set, client, collection, longest_pauses):
+        """Those who wait for one command share what was tried for it."""
+        view = collection.coalesced()
+        await view.insert_one({})
+        async with (
+            replica_set.faults.drop_request("insert", times=None, namespace=collection.full_name),
+            deadline(1),
+        ):
+            errors = await asyncio.gather(
+                *(view.insert_one({}) for _ in range(1000)), return_exceptions=True
+            )
+        assert {DeadlineExceeded} == {type(error) for error in errors}
+        histories = {id(attempts_of(error)) for error in errors}
+        assert 1 == len(histories)
+
+
+class TestLog:
+    async def test_one_line_for_the_loss_of_a_server(
+        self, replica_set, collection, caplog, monkeypatch
+    ):
+        """However many writes meet it, it is told of once, with their number."""
+        monkeypatch.setattr(_losses, "_GATHER_FOR", 3600)  # until the client is closed
+        async with RetryClient(replica_set.uri) as client:
+            things = client[collection.database.name][collection.name]
+            await update(things, 0)
+            async with (
+                replica_set.faults.drop_reply("update", times=20, namespace=things.full_name),
+                deadline(60),
+            ):
+                await asyncio.gather(*(update(things, number) for number in range(20)))
+        (line,) = [r.getMessage() for r in caplog.records if r.name == "aioretry"]
+        assert line.startswith("retrying 20 writes after failures on 127.0.0.1:")
+        assert line.endswith(f"(AutoReconnect: 20), first update_one on {things.full_name}")

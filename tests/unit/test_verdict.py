@@ -367,3 +367,46 @@ def test_code_of():
     assert code_of(NotPrimaryError("x", {"code": 10107})) == 10107
     assert code_of(NotPrimaryError("x")) is None
     assert code_of(AutoReconnect("x")) is None
+
+
+class TestPauses:
+    def test_none_before_the_first_retry(self):
+        """One broken connection, as of a restarted proxy, costs no time."""
+        assert 0.0 == judge(state(under_deadline=True), failure(network_error()), 60).wait
+
+    def test_they_grow_up_to_a_second(self):
+        """From the second break in a row on there is a pause, twice as long each time."""
+        retries = state(under_deadline=True)
+        waits = [judge(retries, failure(network_error()), 60).wait for _ in range(9)]
+        assert waits == pytest.approx([0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1])
+
+    def test_they_have_jitter(self):
+        """Those that broke together do not come back together."""
+        numbers = iter([0.5, 0.25])
+        retries = state(under_deadline=True, random=lambda: next(numbers))
+        waits = [judge(retries, failure(network_error()), 60).wait for _ in range(3)]
+        assert waits == pytest.approx([0, 0.01, 0.01])
+
+    def test_not_if_the_server_is_lost(self):
+        """An election is waited for, and not more than that."""
+        retries = state(under_deadline=True)
+        lost = failure(network_error(), lost=True)
+        assert [0.0] * 5 == [judge(retries, lost, 60).wait for _ in range(5)]
+
+    def test_an_answer_ends_the_row(self):
+        """A server that answers has a connection that does not break."""
+        retries = state(under_deadline=True)
+        for error in (network_error(), server_error(91, ["RetryableWriteError"]), network_error()):
+            assert 0.0 == judge(retries, failure(error), 60).wait
+
+    def test_there_is_time_for_another_attempt_after_it(self):
+        """Near the deadline a pause is half of what is left at most."""
+        retries = state(under_deadline=True)
+        judge(retries, failure(network_error()), 60)
+        assert judge(retries, failure(network_error()), 0.01).wait == pytest.approx(0.005)
+
+    def test_without_end(self):
+        """A day of breaks is no more than its pauses."""
+        retries = state(under_deadline=True)
+        waits = [judge(retries, failure(network_error()), math.inf).wait for _ in range(5000)]
+        assert 1.0 == waits[-1]

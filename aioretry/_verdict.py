@@ -210,8 +210,10 @@ class RetryState:
 
     def _kind(self, failure: Failure) -> _Kind:
         error = failure.error
-        # PyMongo labels each failure to connect as overload; a server that is gone is not.
-        connects_to_nobody = not failure.sent and failure.server_lost
+        # PyMongo labels each failure to connect as overload. A server that is gone has none, nor is
+        # there any where nobody listens: what is overloaded lets connections wait, or ends them.
+        is_nobody = failure.server_lost or (failure.numbered and _is_refused(error))
+        connects_to_nobody = not failure.sent and is_nobody
         overloaded = _has(error, OVERLOADED) and not connects_to_nobody
         # A server that is shutting down may say so while a connection to it is being opened: an
         # answer without label, but not to the command, of which nothing was sent.
@@ -305,6 +307,10 @@ def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
 def _says_time_is_over(error: Exception) -> bool:
     # Under a deadline, what is left of it is how long PyMongo waits for a free connection.
     return code_of(error) == MAX_TIME_EXPIRED or isinstance(error, WaitQueueTimeoutError)
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error.__cause__, ConnectionRefusedError)
 
 
 def _is_network_error(error: Exception) -> bool:

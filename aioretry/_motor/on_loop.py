@@ -12,6 +12,7 @@ from pymongo import message
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.helpers_shared import _check_command_response
 
+from aioretry import _pymongo_timeout
 from aioretry._driver import Address, AttemptCall, AttemptResult, Ending
 from aioretry._motor.attempts import Attempts, NotSentError, Watch
 from aioretry._motor.checkup import PATIENCE, Checkups, is_break
@@ -201,6 +202,8 @@ class LoopAttempt:
         session.stamp(body, connection, has_sessions=view.has_sessions)
         self._limit(body, connection)
         request_id, data = self._encode(body, connection)
+        if call.deadline is not None and call.deadline.is_over:  # a large one takes its time
+            raise NotSentError(Ending.EXPIRED)
         if not call.token.begin_sending():
             raise NotSentError(Ending.EXPIRED)
         self._sent = self._checkups.breaks
@@ -209,10 +212,12 @@ class LoopAttempt:
     def _limit(self, body: dict[str, Any], connection: Any) -> None:
         deadline = self._call.deadline
         if deadline is not None and deadline.is_limited:
-            seconds = deadline.remaining() - self._round_trip_time
-            if seconds <= 0:
+            milliseconds = _pymongo_timeout.milliseconds(
+                deadline.remaining() - self._round_trip_time
+            )
+            if milliseconds <= 0:
                 raise NotSentError(Ending.EXPIRED)
-            body["maxTimeMS"] = int(seconds * 1000)
+            body["maxTimeMS"] = milliseconds
         elif connection.opts.socket_timeout:
             self._timer = self._loop.call_later(connection.opts.socket_timeout, self.time_out)
 

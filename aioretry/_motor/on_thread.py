@@ -15,6 +15,9 @@ from aioretry._motor.checkup import PATIENCE, is_break, is_well
 from aioretry._threads import Job
 from aioretry.deadlines import Deadline
 
+# In seconds: a millisecond, and what may pass until PyMongo looks at the clock.
+_LEAST_TIME = 0.002
+
 
 class ThreadAttempt(Job):
     """An attempt on its thread; it can be ended from another one while it waits for its answer.
@@ -192,8 +195,8 @@ def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
 
 def _has_time(deadline: Deadline | None, server: Any) -> bool:
     # PyMongo refuses by itself to send what can't be answered in time, but its error does not tell
-    # that nothing was sent.
+    # that nothing was sent; and below a millisecond it sends 0, which is no limit.
     if deadline is None or not deadline.is_limited:
         return True
     round_trip_time: float = server.description.min_round_trip_time
-    return deadline.remaining() > round_trip_time
+    return deadline.remaining() - round_trip_time > _LEAST_TIME

@@ -17,9 +17,10 @@ class Relay:
         self._links = []
         self._tasks = set()
         self._server = None
+        self.port = 0
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        await self.listen(0)
         return self
 
     async def __aexit__(self, *_):
@@ -32,8 +33,16 @@ class Relay:
     @property
     def address(self):
         """Host and port that it listens on."""
-        host, port = self._server.sockets[0].getsockname()
-        return f"{host}:{port}"
+        return f"127.0.0.1:{self.port}"
+
+    async def listen(self, port):
+        """Accept connections, from now on or again."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def stop_listening(self):
+        """Have further connections refused; those that are open stay."""
+        self._server.close()
 
     def cut(self, every):
         """Reset one in so many of the connections that have carried a write; return how many."""

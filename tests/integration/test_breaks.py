@@ -123,6 +123,29 @@ class TestHotBreaks:
         assert 1 == len(histories)
 
 
+class TestNobodyListens:
+    async def test_it_is_not_taken_for_overload(self, relay):
+        """A server that is known and refuses connections is tried as long as there is time."""
+        told = []
+        async with RetryClient(
+            f"mongodb://{relay.address}/?directConnection=true", hooks=[told.append]
+        ) as client:
+            topology = client.delegate._get_topology()
+            async with asyncio.timeout(60):
+                while not topology.description.has_writable_server():
+                    await asyncio.sleep(0.005)
+            relay.stop_listening()
+            async with deadline(60):
+                write = update(client.aioretry_tests.breaks, 1)
+            async with asyncio.timeout(60):
+                while len(told) < 6:
+                    assert not write.done()
+                    await asyncio.sleep(0.005)
+            await relay.listen(relay.port)
+            await write
+        assert {"AutoReconnect"} == {event.error_class for event in told}
+
+
 class TestLog:
     async def test_one_line_for_the_loss_of_a_server(
         self, replica_set, collection, caplog, monkeypatch
@@ -132,10 +155,16 @@ class TestLog:
         async with RetryClient(replica_set.uri) as client:
             things = client[collection.database.name][collection.name]
             await update(things, 0)
-            async with (
-                replica_set.faults.drop_reply("update", times=20, namespace=things.full_name),
-                deadline(60),
-            ):
+            met = set()
+
+            def is_first(command):
+                number = command["updates"][0]["q"]["_id"]
+                return number not in met and not met.add(number)
+
+            fault = replica_set.faults.drop_reply(
+                "update", times=20, namespace=things.full_name, where=is_first
+            )
+            async with fault, deadline(60):
                 await asyncio.gather(*(update(things, number) for number in range(20)))
         (line,) = [r.getMessage() for r in caplog.records if r.name == "aioretry"]
         assert line.startswith("retrying 20 writes after failures on 127.0.0.1:")

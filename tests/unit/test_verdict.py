@@ -410,3 +410,39 @@ class TestPauses:
         retries = state(under_deadline=True)
         waits = [judge(retries, failure(network_error()), math.inf).wait for _ in range(5000)]
         assert 1.0 == waits[-1]
+
+
+class TestRefusedConnections:
+    def refused(self):
+        error = network_error(*OVERLOAD)
+        error.__cause__ = ConnectionRefusedError(111, "Connection refused")
+        return error
+
+    def test_they_are_no_overload(self):
+        """Where nobody listens nothing is overloaded: only time ends the retries."""
+        retries = state(under_deadline=True)
+        for _ in range(10):
+            assert isinstance(judge(retries, failure(self.refused(), sent=False), 60), Retry)
+
+    def test_they_are_retried_with_pauses(self):
+        """The driver goes on to take the server for known."""
+        retries = state(under_deadline=True)
+        waits = [judge(retries, failure(self.refused(), sent=False), 60).wait for _ in range(3)]
+        assert waits == pytest.approx([0, 0.02, 0.04])
+
+    def test_timeouts_and_breaks_are(self):
+        """What ends while a connection is opened may be overload, and is retried twice."""
+        for cause in (TimeoutError("timed out"), ConnectionResetError(104, "reset"), None):
+            retries = state(under_deadline=True)
+            for retried in (True, True, False):
+                error = network_error(*OVERLOAD)
+                error.__cause__ = cause
+                verdict = judge(retries, failure(error, sent=False), 60)
+                assert retried is isinstance(verdict, Retry)
+
+    def test_without_transaction_id(self):
+        """What had none is retried for its labels alone, so that they count."""
+        retries = state(under_deadline=True)
+        for retried in (True, True, False):
+            verdict = judge(retries, failure(self.refused(), sent=False, numbered=False), 60)
+            assert retried is isinstance(verdict, Retry)

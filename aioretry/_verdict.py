@@ -37,6 +37,25 @@ _MONGOS_TIMED_OUT = 202
 
 # With these a write may have been executed all the same.
 _IN_DOUBT = RETRYABLE_CODES | {MAX_TIME_EXPIRED, _MONGOS_TIMED_OUT}
+# A router sends to the shards again by itself, and may answer with what the last sending met. These
+# it says of any sending, and so of all of them.
+_ROUTERS_DENIALS = frozenset(
+    {
+        # Of the command, before it is sent, by what it is or whose: BadValue, FailedToParse,
+        # Unauthorized, TypeMismatch, AuthenticationFailed, IllegalOperation, CommandNotFound,
+        # InvalidOptions, InvalidNamespace, API version errors, unknown fields.
+        *(2, 9, 13, 14, 18, 20, 59, 72, 73, 322, 323, 40415),
+        # No shard key to send it by, or one that is too large: ShardKeyNotFound and its like.
+        *(61, 13334),
+        # Of a namespace that is none to be written to: views, and options that are not for them.
+        *(166, 167),
+        # Of the document or the update, when a shard has found no record of an earlier execution
+        # and executes it: Overflow, PathNotViable, ConflictingUpdateOperators, names and ids that
+        # are not allowed, NotSingleValueField, ImmutableField, DocumentValidationFailure,
+        # BSONObjectTooLarge, DuplicateKey.
+        *(15, 28, 40, 52, 53, 54, 55, 56, 57, 66, 121, 10334, 11000),
+    }
+)
 _ILLEGAL_OPERATION = 20
 _NO_RETRYABLE_WRITES = (
     "This MongoDB deployment does not support retryable writes. "
@@ -271,7 +290,7 @@ def outcome_of_attempts(
         if not attempt.sent:
             continue
         is_write_error = isinstance(attempt.error, WriteError)
-        if is_sharded and _has_lost_the_shard(attempt.error):
+        if is_sharded and _is_of_last_sending(attempt.error):
             in_doubt.add(attempt.address)
         elif is_write_error and not holds_multi:
             # It was executed after looking for a record of the earlier attempts. What still lies in
@@ -283,15 +302,27 @@ def outcome_of_attempts(
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
 
 
-def _has_lost_the_shard(error: BaseException | None) -> bool:
-    # In the place of a router's write error stands whatever went wrong between it and the shard.
-    return isinstance(error, WriteError) and error.code is not None and error.code in _IN_DOUBT
+def _is_of_last_sending(error: BaseException | None) -> bool:
+    """Tell whether a router's error says nothing of what it may have sent before.
+
+    In the place of a write error, too, stands whatever went wrong between it and the shard.
+    """
+    return (
+        isinstance(error, OperationFailure)
+        and error.code is not None
+        and error.code not in _ROUTERS_DENIALS
+        and not _says_nothing_was_written(error)
+    )
+
+
+def _says_nothing_was_written(error: BaseException) -> bool:
+    return _has(error, NO_WRITES) or (_has(error, RETRYABLE) and _has(error, OVERLOADED))
 
 
 def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
     if not isinstance(error, PyMongoError):
         return False
-    if error.has_error_label(NO_WRITES) or (_has(error, RETRYABLE) and _has(error, OVERLOADED)):
+    if _says_nothing_was_written(error):
         return True
     if isinstance(error, WriteConcernError):
         return False

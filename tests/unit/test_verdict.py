@@ -446,3 +446,30 @@ class TestRefusedConnections:
         for retried in (True, True, False):
             verdict = judge(retries, failure(self.refused(), sent=False, numbered=False), 60)
             assert retried is isinstance(verdict, Retry)
+
+
+class TestRouters:
+    @pytest.mark.parametrize("code", [133, 317, 90, 11601, 112, 217, 225, 13388, 8000, 91])
+    def test_what_the_last_sending_met(self, code):
+        """A router may have sent the command before, and been told nothing."""
+        for error in (server_error(code), WriteError("x", code, {})):
+            expected = Outcome.UNKNOWN
+            assert expected == outcome_of_attempts([attempt(error)], is_sharded=True)
+
+    @pytest.mark.parametrize("code", [9, 13, 18, 20, 59, 72, 73, 61, 66, 121, 166, 11000])
+    def test_what_is_so_of_each_sending(self, code):
+        """What the command or its document is does not change on the way."""
+        for error in (server_error(code), WriteError("x", code, {})):
+            expected = Outcome.NOT_APPLIED
+            assert expected == outcome_of_attempts([attempt(error)], is_sharded=True)
+
+    def test_labels_that_deny(self):
+        """A router that says that nothing was written is believed, whatever the code."""
+        for labels in (["NoWritesPerformed"], OVERLOAD):
+            tried = [attempt(server_error(133, labels))]
+            assert Outcome.NOT_APPLIED == outcome_of_attempts(tried, is_sharded=True)
+
+    def test_a_member_of_a_replica_set_speaks_for_itself(self):
+        """It sends to nobody."""
+        tried = [attempt(server_error(133))]
+        assert Outcome.NOT_APPLIED == outcome_of_attempts(tried)

@@ -22,6 +22,7 @@ from aioretry._driver import (
     ServerView,
 )
 from aioretry._flight import Flight, Statement
+from aioretry._losses import Losses
 from aioretry._racing import Race
 from aioretry._selection import Selection
 from aioretry._sessions import NO_LEASE, SessionLease
@@ -73,6 +74,7 @@ class Coordinator:
         self._most_waiting = most_waiting
         self._hooks = hooks
         self._watchers = wanting_every_event(hooks)
+        self._losses = Losses(loop)
 
     def watch(
         self, operation: str, target: "_commands.Target | Command[Any]"
@@ -172,6 +174,7 @@ class Coordinator:
             patience: How long a command that was sent may wait for its answer, in seconds.
         """
         self._race.close(patience)
+        self._losses.close()
 
     async def execute(
         self, statement: Statement, result: AttemptResult | None = None
@@ -395,6 +398,8 @@ class Coordinator:
             wait=verdict.wait,
             notes={} if statement.watch is None else statement.watch.notes,
         )
+        count = statement.command.operation_count
+        statement.loss = self._losses.add(event, count, statement.loss)
         publish(self._hooks, event)
 
 

@@ -149,6 +149,11 @@ class Command(Generic[T]):
         return self.statement_count == 1 and not self.holds_multi
 
     @property
+    def operation_count(self) -> int:
+        """How many operations travel in it."""
+        return self.statement_count if self.operation == "insert_one" else 1
+
+    @property
     def namespace(self) -> str:
         """Database and collection, joined by a dot."""
         return f"{self.database}.{self.collection}"

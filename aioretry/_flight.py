@@ -21,6 +21,7 @@ from aioretry._driver import (
     ServerKind,
     ServerView,
 )
+from aioretry._losses import Loss
 from aioretry._selection import choose
 from aioretry._sessions import CommandNumber, SessionLease
 from aioretry._verdict import RetryState
@@ -65,6 +66,9 @@ class Statement:
 
     flight: "Flight | None" = None
     """The attempt in the air, which is not among the attempts yet."""
+
+    loss: Loss | None = None
+    """What the log tells its latest retry with."""
 
     def history(self) -> list[Attempt]:
         """Return the attempts, with the one in the air as far as it has come."""

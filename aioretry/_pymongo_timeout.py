@@ -10,6 +10,8 @@ from pymongo import _csot
 
 # Below this, pymongo.timeout() would see an exhausted remainder, or 0, which means "no limit".
 _LEAST = 1e-6
+# A server takes a number of milliseconds for a limit that it can hold in 32 bits, and 0 for none.
+_MOST_MILLISECONDS = 2**31 - 1
 
 
 def surrounding_end() -> float | None:
@@ -30,8 +32,13 @@ def limited(seconds: float, round_trip_time: float | None = None) -> AbstractCon
     """
     if math.isinf(seconds):
         return nullcontext() if _csot.get_timeout() is not None else pymongo.timeout(0)
-    timeout = pymongo.timeout(max(_LEAST, seconds))
+    timeout = pymongo.timeout(min(max(_LEAST, seconds), _MOST_MILLISECONDS / 1000))
     return timeout if round_trip_time is None else _less_a_round_trip(timeout, round_trip_time)
+
+
+def milliseconds(seconds: float) -> int:
+    """Return a ``maxTimeMS``: 0 if there is no time, which must not be sent."""
+    return int(min(seconds * 1000, _MOST_MILLISECONDS))
 
 
 @contextlib.contextmanager

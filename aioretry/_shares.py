@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymongo.errors import OperationFailure
 from pymongo.results import InsertOneResult
@@ -45,6 +45,7 @@ class Shares:
         self._read: Mapping[str, Any] | None = None
         self._denials: dict[int, Mapping[str, Any]] = {}
         self._known: tuple[Mapping[str, Any] | None, int] | None = None
+        self._history: _History | None = None
 
     def is_silent(self, reply: Mapping[str, Any], index: int) -> bool:
         """Tell whether a reply does not say what became of an insert."""
@@ -95,13 +96,18 @@ class Shares:
             for attempt in self._statement.attempts
         ]
         surfacing = self._surfacing(error)
-        self._attach(surfacing, attempts, index, inserted_id)
+        self._attach(surfacing, attempts, self._outcome_of(attempts), index, inserted_id)
         return surfacing
 
     def explain(self, exc: BaseException, index: int, inserted_id: object) -> None:
         """Say on an exception how an insert ended, by all that was tried."""
-        attempts = [self._as_alone(attempt, index) for attempt in self._statement.attempts]
-        self._attach(exc, attempts, index, inserted_id)
+        history = self._look_back()
+        if history.latest_reply is None:  # so that it is the same for all of them
+            attempts, outcome = history.attempts, history.outcome
+        else:
+            attempts = tuple(self._as_alone(attempt, index) for attempt in history.attempts)
+            outcome = self._outcome_of(attempts)
+        self._attach(exc, attempts, outcome, index, inserted_id)
 
     def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
         """Return what it takes to find out how an insert ended."""
@@ -174,22 +180,37 @@ class Shares:
         return index if numbers is None or index not in numbers else numbers.index(index)
 
     def _latest_reply(self) -> Mapping[str, Any] | None:
-        replies = map(self._reply_to, reversed(self._statement.attempts))
-        return next((reply for reply in replies if reply is not None), None)
+        return self._look_back().latest_reply
+
+    def _look_back(self) -> "_History":
+        # Once for all inserts, of which there may be thousands, as may be the attempts.
+        attempts = tuple(self._statement.attempts)
+        if self._history is None or self._history.attempts != attempts:
+            replies = map(self._reply_to, reversed(attempts))
+            latest = next((reply for reply in replies if reply is not None), None)
+            self._history = _History(attempts, latest, self._outcome_of(attempts))
+        return self._history
 
     def _is_silent(self, attempt: Attempt, index: int) -> bool:
         reply = self._reply_to(attempt)
         return reply is not None and self.is_silent(reply, index)
 
-    def _attach(
-        self, exc: BaseException, attempts: Sequence[Attempt], index: int, inserted_id: object
-    ) -> None:
+    def _outcome_of(self, attempts: Sequence[Attempt]) -> Outcome:
         statement = self._statement
-        outcome = outcome_of_attempts(
+        return outcome_of_attempts(
             attempts,
             is_atomic=statement.command.is_atomic,
             is_sharded=statement.is_sharded,
         )
+
+    def _attach(
+        self,
+        exc: BaseException,
+        attempts: Sequence[Attempt],
+        outcome: Outcome,
+        index: int,
+        inserted_id: object,
+    ) -> None:
         doubt = self.doubt(index, inserted_id) if outcome is Outcome.UNKNOWN else None
         attach(exc, outcome, attempts, doubt=doubt)
 
@@ -230,6 +251,14 @@ class Shares:
             self._denials = {error["index"]: error for error in reply.get("writeErrors", ())}
             self._read = reply
         return self._denials
+
+
+class _History(NamedTuple):
+    """What was tried for a command, and what it says of each insert if none was answered."""
+
+    attempts: tuple[Attempt, ...]
+    latest_reply: Mapping[str, Any] | None
+    outcome: Outcome
 
 
 class _PartDoubt(CommandDoubt[InsertOneResult]):

@@ -44,6 +44,25 @@ _IN_DOUBT = RETRYABLE_CODES | {
     _MONGOS_TIMED_OUT,
     _INCOMPLETE_TRANSACTION_HISTORY,
 }
+# A router sends to the shards again by itself, and may answer with what the last sending met. These
+# it says of any sending, and so of all of them.
+_ROUTERS_DENIALS = frozenset(
+    {
+        # Of the command, before it is sent, by what it is or whose: BadValue, FailedToParse,
+        # Unauthorized, TypeMismatch, AuthenticationFailed, IllegalOperation, CommandNotFound,
+        # InvalidOptions, InvalidNamespace, API version errors, unknown fields.
+        *(2, 9, 13, 14, 18, 20, 59, 72, 73, 322, 323, 40415),
+        # No shard key to send it by, or one that is too large: ShardKeyNotFound and its like.
+        *(61, 13334),
+        # Of a namespace that is none to be written to: views, and options that are not for them.
+        *(166, 167),
+        # Of the document or the update, when a shard has found no record of an earlier execution
+        # and executes it: Overflow, PathNotViable, ConflictingUpdateOperators, names and ids that
+        # are not allowed, NotSingleValueField, ImmutableField, DocumentValidationFailure,
+        # BSONObjectTooLarge, DuplicateKey.
+        *(15, 28, 40, 52, 53, 54, 55, 56, 57, 66, 121, 10334, 11000),
+    }
+)
 _ILLEGAL_OPERATION = 20
 _NO_RETRYABLE_WRITES = (
     "This MongoDB deployment does not support retryable writes. "
@@ -53,6 +72,10 @@ _NO_RETRYABLE_WRITES = (
 DEFAULT_MAX_ADAPTIVE_RETRIES = 2
 _BASE_BACKOFF = 0.1
 _MAX_BACKOFF = 10.0
+
+# client-backpressure has no pause for network errors.
+_BASE_PAUSE = 0.02
+_MAX_PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +181,9 @@ class RetryState:
 
     retries: int = 0
     _overloaded: bool = field(default=False, init=False)
+    _breaks: int = field(default=0, init=False)
+    """How many attempts in a row have ended with a network error."""
+
     _first: Exception | None = field(default=None, init=False)
     _latest_that_may_have_written: Exception | None = field(default=None, init=False)
 
@@ -182,9 +208,12 @@ class RetryState:
         self.retries += 1
         if self.retries > self._limit():
             return GiveUp(self.surfacing())
-        wait = self._backoff(failure.error) if kind is _Kind.OVERLOADED else 0.0
-        if wait > 0 and wait >= time_left:
-            return GiveUp(self.surfacing())
+        if kind is _Kind.OVERLOADED:
+            wait = self._backoff(failure.error)
+            if wait > 0 and wait >= time_left:
+                return GiveUp(self.surfacing())
+        else:
+            wait = min(self._pause(failure), time_left / 2)
         return Retry(wait, self._deprioritizes(failure, kind))
 
     def surfacing(self) -> Exception:
@@ -201,13 +230,16 @@ class RetryState:
     def _remember(self, failure: Failure) -> None:
         if self._first is None:
             self._first = failure.error
+        self._breaks = self._breaks + 1 if _is_network_error(failure.error) else 0
         if failure.sent and not _has(failure.error, NO_WRITES):
             self._latest_that_may_have_written = failure.error
 
     def _kind(self, failure: Failure) -> _Kind:
         error = failure.error
-        # PyMongo labels each failure to connect as overload; a server that is gone is not.
-        connects_to_nobody = not failure.sent and failure.server_lost
+        # PyMongo labels each failure to connect as overload. A server that is gone has none, nor is
+        # there any where nobody listens: what is overloaded lets connections wait, or ends them.
+        is_nobody = failure.server_lost or (failure.numbered and _is_refused(error))
+        connects_to_nobody = not failure.sent and is_nobody
         overloaded = _has(error, OVERLOADED) and not connects_to_nobody
         # A server that is shutting down may say so while a connection to it is being opened: an
         # answer without label, but not to the command, of which nothing was sent.
@@ -227,6 +259,14 @@ class RetryState:
     def _backoff(self, error: Exception) -> float:
         # client-backpressure, "Overload retry policy": the first retry counts as 1.
         return self.random() * min(_MAX_BACKOFF, _base_backoff(error) * 2.0**self.retries)
+
+    def _pause(self, failure: Failure) -> float:
+        # What breaks every connection while its server is well would be sent thousands of times. A
+        # server that is lost is waited for as it is.
+        if self._breaks < 2 or failure.server_lost:
+            return 0.0
+        doublings = min(self._breaks - 2, 10)
+        return self.random() * min(_MAX_PAUSE, _BASE_PAUSE * 2.0**doublings)
 
     def _deprioritizes(self, failure: Failure, kind: _Kind) -> bool:
         if failure.is_sharded:
@@ -260,7 +300,7 @@ def outcome_of_attempts(
         is_write_error = isinstance(attempt.error, WriteError)
         was_sent_before, was_sent = was_sent, True
         if (was_sent_before and _has_forgotten(attempt.error)) or (
-            is_sharded and _has_lost_the_shard(attempt.error)
+            is_sharded and _is_of_last_sending(attempt.error)
         ):
             in_doubt.add(attempt.address)
         elif is_write_error and not holds_multi:
@@ -278,15 +318,27 @@ def _has_forgotten(error: BaseException | None) -> bool:
     return error is not None and code_of(error) == _TRANSACTION_TOO_OLD
 
 
-def _has_lost_the_shard(error: BaseException | None) -> bool:
-    # In the place of a router's write error stands whatever went wrong between it and the shard.
-    return isinstance(error, WriteError) and error.code is not None and error.code in _IN_DOUBT
+def _is_of_last_sending(error: BaseException | None) -> bool:
+    """Tell whether a router's error says nothing of what it may have sent before.
+
+    In the place of a write error, too, stands whatever went wrong between it and the shard.
+    """
+    return (
+        isinstance(error, OperationFailure)
+        and error.code is not None
+        and error.code not in _ROUTERS_DENIALS
+        and not _says_nothing_was_written(error)
+    )
+
+
+def _says_nothing_was_written(error: BaseException) -> bool:
+    return _has(error, NO_WRITES) or (_has(error, RETRYABLE) and _has(error, OVERLOADED))
 
 
 def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
     if not isinstance(error, PyMongoError):
         return False
-    if error.has_error_label(NO_WRITES) or (_has(error, RETRYABLE) and _has(error, OVERLOADED)):
+    if _says_nothing_was_written(error):
         return True
     if isinstance(error, WriteConcernError):
         return False
@@ -302,6 +354,14 @@ def _denies_writing(error: BaseException | None, *, is_atomic: bool) -> bool:
 def _says_time_is_over(error: Exception) -> bool:
     # Under a deadline, what is left of it is how long PyMongo waits for a free connection.
     return code_of(error) == MAX_TIME_EXPIRED or isinstance(error, WaitQueueTimeoutError)
+
+
+def _is_refused(error: Exception) -> bool:
+    return isinstance(error.__cause__, ConnectionRefusedError)
+
+
+def _is_network_error(error: Exception) -> bool:
+    return isinstance(error, ConnectionFailure) and not isinstance(error, NotPrimaryError)
 
 
 def _has(error: BaseException, label: str) -> bool:

@@ -19,6 +19,8 @@ from aioretry.events import name_of
 
 T = TypeVar("T")
 
+_MOST_TOLD = 3  # of the first and of the last attempts each, in a note
+
 
 class Write(RunningWrite[T]):
     """A write of one command.
@@ -140,10 +142,16 @@ def explain(exc: BaseException, statement: Statement | None, coordinator: Coordi
 
 def tried_for(statement: Statement) -> str:
     """Return what was tried for a command, in less than one line."""
-    return "; ".join(
-        f"{_host(attempt)} {_answer(attempt)} after {attempt.duration:.3f} s"
-        for attempt in statement.attempts
-    )
+    attempts = statement.attempts
+    left_out = len(attempts) - 2 * _MOST_TOLD
+    if left_out <= 0:
+        return "; ".join(map(_told, attempts))
+    first, last = attempts[:_MOST_TOLD], attempts[-_MOST_TOLD:]
+    return "; ".join([*map(_told, first), f"{left_out} more", *map(_told, last)])
+
+
+def _told(attempt: Attempt) -> str:
+    return f"{_host(attempt)} {_answer(attempt)} after {attempt.duration:.3f} s"
 
 
 def _note(statement: Statement, outcome: Outcome) -> str:

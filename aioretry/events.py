@@ -207,12 +207,14 @@ def every_event(hook: Callable[[Event], object]) -> EventHook:
 
 
 def log_retries(event: RetryScheduled) -> None:
-    """Log an event at WARNING to the logger ``aioretry``: the hook that is always there.
+    """Log an event at DEBUG to the logger ``aioretry``: the hook that is always there.
+
+    One line at WARNING tells how many writes a server has failed, a second after the first of them.
 
     Args:
         event: What happened. No document, filter or credential is part of it.
     """
-    _logger.warning(
+    _logger.debug(
         "retrying %s on %s: attempt %d on %s failed with %s (code %s); waiting %.3f s",
         event.operation,
         event.namespace,

@@ -24,6 +24,7 @@ from aioretry._driver import (
     TopologyView,
 )
 from aioretry._encoded import with_documents
+from aioretry._motor.idle import Doubts
 from aioretry._motor.messages import encode_documents
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
@@ -79,6 +80,7 @@ class Attempts:
         self.delegate = delegate
         self.view = view
         self.is_closed = is_closed
+        self.doubts = Doubts()
         listeners = delegate.options.event_listeners
         options: Any = delegate.options
         self.max_connecting: int = options.pool_options.max_connecting

@@ -17,7 +17,7 @@ from aioretry.deadlines import detached
 
 # How long a server may take for it. A dead one refuses at once, and one that does not answer is
 # left to the driver.
-_PATIENCE = 0.25
+PATIENCE = 0.25
 
 # How long other attempts may take to show it, and how often it is looked whether there are any.
 _WAIT = 0.1
@@ -192,7 +192,7 @@ def is_break(error: BaseException) -> bool:
 
 def is_well(delegate: pymongo.MongoClient[Any], view: ServerView) -> bool:
     """Ask a server over another connection whether it is still the one that it was; this blocks."""
-    ends = time.monotonic() + _PATIENCE
+    ends = time.monotonic() + PATIENCE
     while (seconds := ends - time.monotonic()) > 0:
         server: Any = delegate._get_topology().get_server_by_address(view.address)
         if server is None:

@@ -96,6 +96,11 @@ class LoopConnection:
         is_stale: bool = pool.stale_generation(connection.generation, connection.service_id)
         return not is_stale
 
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody waits for what comes over it."""
+        return self._receiver is not None
+
     def send(self, request_id: int, data: bytes, receiver: Receiver) -> None:
         """Send a message, and have its reply received."""
         self._request_id = request_id
@@ -239,6 +244,12 @@ class _Interrupt:
 
     def __init__(self, connection: LoopConnection) -> None:
         self._connection = weakref.ref(connection)
+
+    @property
+    def resting(self) -> Any:
+        """PyMongo's own object if nothing is under way over the connection, or None."""
+        held = self._connection()
+        return None if held is None or held.is_used else held.connection
 
     def cancel(self) -> None:
         connection = self._connection()

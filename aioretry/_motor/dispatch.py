@@ -125,6 +125,7 @@ class Dispatch:
                 self.loop,
                 call,
                 partial(self.land, entry),
+                partial(self._start_again, entry),
                 entry.context,
             )
             if attempt.begin():
@@ -181,6 +182,13 @@ class Dispatch:
         entry.had_opened = True
         entry.on_thread = None
         entry.call.is_waiting = False
+        self._waiting.appendleft(entry)
+        self._pump()
+
+    def _start_again(self, entry: "Entry") -> None:
+        """Begin an attempt anew, and before others, whose connection was gone."""
+        self._leave(entry)
+        entry.on_loop = None
         self._waiting.appendleft(entry)
         self._pump()
 

@@ -4,6 +4,7 @@ import os
 import socket
 import ssl
 from typing import Any
+from weakref import WeakSet
 
 # What a pool and a connection must have for that, on every PyMongo that is allowed.
 _OF_POOL = (
@@ -34,6 +35,39 @@ _OF_CONNECTION = (
     "set_conn_timeout",
     "supports_sessions",
 )
+
+
+class Doubts:
+    """The connections of a client that were idle when another one to their server broke.
+
+    What broke the one may have broken them too, and nobody has looked since: several servers behind
+    one address, of which one is gone, or a cable on the way. Each is asked before it is used again,
+    so that a write, which may have one retry only, does not find them one by one.
+    """
+
+    def __init__(self) -> None:
+        self._connections: WeakSet[Any] = WeakSet()
+
+    def add(self, pool: Any) -> None:
+        """Doubt what is idle now.
+
+        Args:
+            pool: The server's pool; the connection that broke was given back.
+        """
+        with pool.lock:
+            idle = [*pool.conns]
+            contexts = [*pool.active_contexts]
+        # Those that an event loop keeps for a moment count as used.
+        idle += (getattr(context, "resting", None) for context in contexts)
+        self._connections.update(connection for connection in idle if connection is not None)
+
+    def has(self, connection: Any) -> bool:
+        """Tell whether a connection has to be asked before it is used."""
+        return bool(self._connections) and connection in self._connections
+
+    def end(self, connection: Any) -> None:
+        """Trust a connection, because it has answered."""
+        self._connections.discard(connection)
 
 
 def take_idle(pool: Any) -> Any:

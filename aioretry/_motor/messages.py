@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bson.codec_options import CodecOptions
+from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
 from pymongo import message
 from pymongo.errors import PyMongoError
 
@@ -21,6 +21,14 @@ def encode_documents(
     # Public encoding takes one document a call, which costs more than a small document does.
     _, sent, _, largest = message._op_msg_uncompressed(0, {}, "_", documents, codec_options)
     return EncodedDocuments(sent[_BEFORE_DOCUMENTS:], len(documents), largest)
+
+
+def ping(connection: Any) -> tuple[int, bytes]:
+    """Return the request id and the message that ask over a connection for a sign of life."""
+    body: dict[str, Any] = {"ping": 1, "$db": "admin"}
+    connection.add_server_api(body)
+    request_id, data, _, _ = message._op_msg(0, body, "admin", None, DEFAULT_CODEC_OPTIONS)
+    return request_id, data
 
 
 def add_requests(requests: Iterable[Any], bulk: object) -> None:

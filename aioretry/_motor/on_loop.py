@@ -12,10 +12,12 @@ from pymongo import message
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.helpers_shared import _check_command_response
 
-from aioretry._driver import Address, AttemptCall, AttemptResult, Ending, ServerView
+from aioretry import _pymongo_timeout
+from aioretry._driver import Address, AttemptCall, AttemptResult, Ending
 from aioretry._motor.attempts import Attempts, NotSentError, Watch
-from aioretry._motor.checkup import Checkups, is_break
+from aioretry._motor.checkup import PATIENCE, Checkups, is_break
 from aioretry._motor.connections import Connections, LoopConnection
+from aioretry._motor.messages import ping
 from aioretry._motor.sessions import LoopSession
 
 
@@ -29,6 +31,7 @@ class LoopAttempt:
         loop: The event loop.
         call: What is tried.
         land: Gets the result, in a later turn of the loop than the one of :meth:`begin`.
+        start_again: Has another attempt made instead, because nothing was sent.
         context: That of the user's call, in which the reply is decoded and landed.
     """
 
@@ -42,8 +45,10 @@ class LoopAttempt:
         "_context",
         "_land",
         "_loop",
+        "_round_trip_time",
         "_sent",
         "_session",
+        "_start_again",
         "_timer",
         "_view",
         "_watch",
@@ -57,6 +62,7 @@ class LoopAttempt:
         loop: asyncio.AbstractEventLoop,
         call: AttemptCall,
         land: Callable[[AttemptResult], None],
+        start_again: Callable[[], None],
         context: contextvars.Context,
     ) -> None:
         self._attempts = attempts
@@ -66,6 +72,7 @@ class LoopAttempt:
         self._loop = loop
         self._call = call
         self._land = land
+        self._start_again = start_again
         self._connection: LoopConnection | None = None
         self._session: LoopSession | None = None
         self._broken: tuple[PyMongoError, Any] | None = None
@@ -85,7 +92,11 @@ class LoopAttempt:
             self._connection = connection = self._connections.take(server.pool)
             if connection is None:
                 return False
-            self._send(connection, view, server.description.min_round_trip_time)
+            self._round_trip_time = server.description.min_round_trip_time
+            if attempts.doubts.has(connection.connection):
+                self._ask(connection)
+            else:
+                self._send(connection)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
             self._loop.call_soon(self._land, self._conclude(exc))
             _let_through(exc)
@@ -131,6 +142,7 @@ class LoopAttempt:
             pool, connection = used.pool, used.connection
             self._forget_session()
             self._release()
+            self._attempts.doubts.add(pool)
             self._checkups.add(self._view, pool, connection, self._end_broken)
         else:
             self._context.run(self._land, self._conclude(error))
@@ -150,10 +162,36 @@ class LoopAttempt:
             self._release()
         self._broken = None
 
-    def _send(
-        self, held_connection: LoopConnection, view: ServerView, round_trip_time: float
-    ) -> None:
-        call, attempts, connection = self._call, self._attempts, held_connection.connection
+    def _ask(self, held: LoopConnection) -> None:
+        request_id, data = ping(held.connection)
+        self._timer = self._loop.call_later(PATIENCE, self.hear_whether_open, False)
+        held.send(request_id, data, _Asked(self))
+
+    def hear_whether_open(self, is_open: bool) -> None:
+        """Go on, or have another attempt made if the connection is none any more."""
+        held = self._held()
+        if self._timer is not None:
+            self._timer.cancel()
+        if is_open:
+            self._attempts.doubts.end(held.connection)
+        else:
+            held.close()
+        if is_open and not self._call.token.is_revoked:
+            self._context.run(self._go_on, held)
+        else:
+            self._release()
+            self._start_again()
+
+    def _go_on(self, held: LoopConnection) -> None:
+        try:
+            self._send(held)
+        except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            self._land(self._conclude(exc))
+            _let_through(exc)
+
+    def _send(self, held_connection: LoopConnection) -> None:
+        call, attempts, view = self._call, self._attempts, self._view
+        connection = held_connection.connection
         attempts.prepare(call, view)
         held = call.lease.carry()
         self._session = session = cast(LoopSession, held)
@@ -163,20 +201,24 @@ class LoopAttempt:
         connection.supports_sessions = connection.supports_sessions or view.has_sessions
         connection.add_server_api(body)
         session.stamp(body, connection, has_sessions=view.has_sessions)
-        self._limit(body, connection, round_trip_time)
+        self._limit(body, connection)
         request_id, data = self._encode(body, connection)
+        if call.deadline is not None and call.deadline.is_over:  # a large one takes its time
+            raise NotSentError(Ending.EXPIRED)
         if not call.token.begin_sending():
             raise NotSentError(Ending.EXPIRED)
         self._sent = self._checkups.breaks
         held_connection.send(request_id, data, self)
 
-    def _limit(self, body: dict[str, Any], connection: Any, round_trip_time: float) -> None:
+    def _limit(self, body: dict[str, Any], connection: Any) -> None:
         deadline = self._call.deadline
         if deadline is not None and deadline.is_limited:
-            seconds = deadline.remaining() - round_trip_time
-            if seconds <= 0:
+            milliseconds = _pymongo_timeout.milliseconds(
+                deadline.remaining() - self._round_trip_time
+            )
+            if milliseconds <= 0:
                 raise NotSentError(Ending.EXPIRED)
-            body["maxTimeMS"] = int(seconds * 1000)
+            body["maxTimeMS"] = milliseconds
         elif connection.opts.socket_timeout:
             self._timer = self._loop.call_later(connection.opts.socket_timeout, self.time_out)
 
@@ -241,6 +283,21 @@ class LoopAttempt:
         if self._connection is None:
             raise AssertionError("an attempt without a connection")
         return self._connection
+
+
+class _Asked:
+    """Hears for an attempt whether its connection still is one, whatever the answer is."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: LoopAttempt) -> None:
+        self._attempt = attempt
+
+    def answer(self, data: bytes) -> None:  # noqa: ARG002
+        self._attempt.hear_whether_open(True)
+
+    def fail(self, error: Exception) -> None:  # noqa: ARG002
+        self._attempt.hear_whether_open(False)
 
 
 def _let_through(exc: BaseException) -> None:

@@ -6,13 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pymongo.errors import ConnectionFailure
+from pymongo.errors import ConnectionFailure, OperationFailure
 
+from aioretry import _pymongo_timeout
 from aioretry._driver import AttemptCall, AttemptResult, Command, Ending, ServerView
 from aioretry._motor.attempts import Attempts, NotSentError, Watch, time_limit
-from aioretry._motor.checkup import is_break, is_well
+from aioretry._motor.checkup import PATIENCE, is_break, is_well
 from aioretry._threads import Job
 from aioretry.deadlines import Deadline
+
+# In seconds: a millisecond, and what may pass until PyMongo looks at the clock.
+_LEAST_TIME = 0.002
 
 
 class ThreadAttempt(Job):
@@ -83,19 +87,39 @@ class ThreadAttempt(Job):
             body = attempts.body(call, held)
             if view.address not in attempts.view().writable:  # the race may have seen that before
                 raise NotSentError(Ending.NO_SERVER)
-            checkout = attempts.delegate._checkout(server, session)
-            with time_limit(call.deadline, server), checkout as connection:
-                # A connection that was opened while its server changed its state believes for good
-                # that there are no sessions, and PyMongo would then write without protection.
-                connection.supports_sessions = connection.supports_sessions or view.has_sessions
-                if _has_time(call.deadline, server):
-                    reply = self._exchange(view, connection, body, session)
-                    if reply is not None:
-                        attempts.learn_of_concern(reply, view, connection)
-                        return reply
+            while not call.token.is_revoked:
+                checkout = attempts.delegate._checkout(server, session)
+                with time_limit(call.deadline, server), checkout as connection:
+                    if attempts.doubts.has(connection) and not self._answers(connection):
+                        continue  # with another one
+                    # A connection that was opened while its server changed its state believes for
+                    # good that there are no sessions, and PyMongo would then write without
+                    # protection.
+                    connection.supports_sessions = connection.supports_sessions or view.has_sessions
+                    if _has_time(call.deadline, server):
+                        reply = self._exchange(view, connection, body, session)
+                        if reply is not None:
+                            attempts.learn_of_concern(reply, view, connection)
+                            return reply
+                break
             raise NotSentError(Ending.EXPIRED)
+        except _BrokenError:
+            attempts.doubts.add(server.pool)
+            raise
         finally:
             call.lease.drop()
+
+    def _answers(self, connection: Any) -> bool:
+        """Ask over a connection whether it is still one; it is closed if not."""
+        try:
+            with _pymongo_timeout.fresh(PATIENCE):
+                connection.command("admin", {"ping": 1}, client=None, publish_events=False)
+        except ConnectionFailure:
+            return False
+        except OperationFailure:
+            pass  # it has answered
+        self._attempts.doubts.end(connection)
+        return True
 
     def _exchange(
         self, view: ServerView, connection: Any, body: dict[str, Any], session: Any
@@ -177,8 +201,8 @@ def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
 
 def _has_time(deadline: Deadline | None, server: Any) -> bool:
     # PyMongo refuses by itself to send what can't be answered in time, but its error does not tell
-    # that nothing was sent.
+    # that nothing was sent; and below a millisecond it sends 0, which is no limit.
     if deadline is None or not deadline.is_limited:
         return True
     round_trip_time: float = server.description.min_round_trip_time
-    return deadline.remaining() > round_trip_time
+    return deadline.remaining() - round_trip_time > _LEAST_TIME

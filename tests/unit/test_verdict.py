@@ -390,3 +390,109 @@ def test_code_of():
     assert code_of(NotPrimaryError("x", {"code": 10107})) == 10107
     assert code_of(NotPrimaryError("x")) is None
     assert code_of(AutoReconnect("x")) is None
+
+
+class TestPauses:
+    def test_none_before_the_first_retry(self):
+        """One broken connection, as of a restarted proxy, costs no time."""
+        assert 0.0 == judge(state(under_deadline=True), failure(network_error()), 60).wait
+
+    def test_they_grow_up_to_a_second(self):
+        """From the second break in a row on there is a pause, twice as long each time."""
+        retries = state(under_deadline=True)
+        waits = [judge(retries, failure(network_error()), 60).wait for _ in range(9)]
+        assert waits == pytest.approx([0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1])
+
+    def test_they_have_jitter(self):
+        """Those that broke together do not come back together."""
+        numbers = iter([0.5, 0.25])
+        retries = state(under_deadline=True, random=lambda: next(numbers))
+        waits = [judge(retries, failure(network_error()), 60).wait for _ in range(3)]
+        assert waits == pytest.approx([0, 0.01, 0.01])
+
+    def test_not_if_the_server_is_lost(self):
+        """An election is waited for, and not more than that."""
+        retries = state(under_deadline=True)
+        lost = failure(network_error(), lost=True)
+        assert [0.0] * 5 == [judge(retries, lost, 60).wait for _ in range(5)]
+
+    def test_an_answer_ends_the_row(self):
+        """A server that answers has a connection that does not break."""
+        retries = state(under_deadline=True)
+        for error in (network_error(), server_error(91, ["RetryableWriteError"]), network_error()):
+            assert 0.0 == judge(retries, failure(error), 60).wait
+
+    def test_there_is_time_for_another_attempt_after_it(self):
+        """Near the deadline a pause is half of what is left at most."""
+        retries = state(under_deadline=True)
+        judge(retries, failure(network_error()), 60)
+        assert judge(retries, failure(network_error()), 0.01).wait == pytest.approx(0.005)
+
+    def test_without_end(self):
+        """A day of breaks is no more than its pauses."""
+        retries = state(under_deadline=True)
+        waits = [judge(retries, failure(network_error()), math.inf).wait for _ in range(5000)]
+        assert 1.0 == waits[-1]
+
+
+class TestRefusedConnections:
+    def refused(self):
+        error = network_error(*OVERLOAD)
+        error.__cause__ = ConnectionRefusedError(111, "Connection refused")
+        return error
+
+    def test_they_are_no_overload(self):
+        """Where nobody listens nothing is overloaded: only time ends the retries."""
+        retries = state(under_deadline=True)
+        for _ in range(10):
+            assert isinstance(judge(retries, failure(self.refused(), sent=False), 60), Retry)
+
+    def test_they_are_retried_with_pauses(self):
+        """The driver goes on to take the server for known."""
+        retries = state(under_deadline=True)
+        waits = [judge(retries, failure(self.refused(), sent=False), 60).wait for _ in range(3)]
+        assert waits == pytest.approx([0, 0.02, 0.04])
+
+    def test_timeouts_and_breaks_are(self):
+        """What ends while a connection is opened may be overload, and is retried twice."""
+        for cause in (TimeoutError("timed out"), ConnectionResetError(104, "reset"), None):
+            retries = state(under_deadline=True)
+            for retried in (True, True, False):
+                error = network_error(*OVERLOAD)
+                error.__cause__ = cause
+                verdict = judge(retries, failure(error, sent=False), 60)
+                assert retried is isinstance(verdict, Retry)
+
+    def test_without_transaction_id(self):
+        """What had none is retried for its labels alone, so that they count."""
+        retries = state(under_deadline=True)
+        for retried in (True, True, False):
+            verdict = judge(retries, failure(self.refused(), sent=False, numbered=False), 60)
+            assert retried is isinstance(verdict, Retry)
+
+
+class TestRouters:
+    @pytest.mark.parametrize("code", [133, 317, 90, 11601, 112, 217, 225, 13388, 8000, 91])
+    def test_what_the_last_sending_met(self, code):
+        """A router may have sent the command before, and been told nothing."""
+        for error in (server_error(code), WriteError("x", code, {})):
+            expected = Outcome.UNKNOWN
+            assert expected == outcome_of_attempts([attempt(error)], is_sharded=True)
+
+    @pytest.mark.parametrize("code", [9, 13, 18, 20, 59, 72, 73, 61, 66, 121, 166, 11000])
+    def test_what_is_so_of_each_sending(self, code):
+        """What the command or its document is does not change on the way."""
+        for error in (server_error(code), WriteError("x", code, {})):
+            expected = Outcome.NOT_APPLIED
+            assert expected == outcome_of_attempts([attempt(error)], is_sharded=True)
+
+    def test_labels_that_deny(self):
+        """A router that says that nothing was written is believed, whatever the code."""
+        for labels in (["NoWritesPerformed"], OVERLOAD):
+            tried = [attempt(server_error(133, labels))]
+            assert Outcome.NOT_APPLIED == outcome_of_attempts(tried, is_sharded=True)
+
+    def test_a_member_of_a_replica_set_speaks_for_itself(self):
+        """It sends to nobody."""
+        tried = [attempt(server_error(133))]
+        assert Outcome.NOT_APPLIED == outcome_of_attempts(tried)

@@ -1,0 +1,171 @@
+"""Connections that break while their server is well: what it costs the writes."""
+
+import asyncio
+import random
+
+import pytest
+
+from aioretry import DeadlineExceeded, RetryClient, _losses, attempts_of, deadline
+from tests.integration.looping import all_given_back, pools
+from tests.integration.relaying import Relay
+from tests.integration.test_on_loop_broken import both_ways
+
+WARM = 30
+
+
+@pytest.fixture
+async def relay(replica_set):
+    """A relay of connections to the primary."""
+    primary = await replica_set.primary()
+    async with Relay(primary.host, primary.port) as relay:
+        yield relay
+
+
+async def warm_up(client, things, replica_set):
+    """Have so many connections open and idle that have just been used."""
+    async with replica_set.faults.hang(
+        "update", times=WARM, namespace="aioretry_tests.breaks"
+    ) as hang:
+        writes = [update(things, number) for number in range(WARM)]
+        await hang.wait_until_fired(WARM, timeout=60)
+    await asyncio.gather(*writes)
+    await all_given_back(client)
+
+
+def update(things, number):
+    return things.update_one({"_id": number}, {"$inc": {"n": 1}}, upsert=True)
+
+
+class TestIdleConnections:
+    @both_ways
+    async def test_that_broke_with_another_one(self, replica_set, relay, listeners):
+        """Half of the connections are gone at once: no write finds one after the other."""
+        async with RetryClient(
+            f"mongodb://{relay.address}/?directConnection=true", event_listeners=listeners
+        ) as client:
+            things = client.aioretry_tests.breaks
+            await warm_up(client, things, replica_set)
+            assert WARM // 2 == relay.cut(2)
+
+            async def write(number):
+                for _ in range(10):
+                    await update(things, number)
+
+            async with asyncio.timeout(60):
+                await asyncio.gather(*(write(number) for number in range(20)))
+            await all_given_back(client)
+
+    @both_ways
+    async def test_that_are_well_are_kept(self, replica_set, relay, listeners):
+        """The others are asked, and none is closed or opened for it."""
+        async with RetryClient(
+            f"mongodb://{relay.address}/?directConnection=true", event_listeners=listeners
+        ) as client:
+            things = client.aioretry_tests.breaks
+            await warm_up(client, things, replica_set)
+            (pool,) = pools(client)
+            opened = pool.next_connection_id
+            for _ in range(3):
+                async with replica_set.faults.drop_reply("update"):
+                    await update(things, 1)
+            await warm_up_again(things)
+            assert opened == pool.next_connection_id
+            await all_given_back(client)
+            assert WARM - 3 == len(pool.conns)
+
+
+async def warm_up_again(things):
+    """Use several connections once."""
+    await asyncio.gather(*(update(things, number) for number in range(WARM // 2)))
+
+
+@pytest.fixture
+def longest_pauses(monkeypatch):
+    """No luck: each pause is as long as it can be."""
+    monkeypatch.setattr(random, "random", lambda: 1.0)
+
+
+class TestHotBreaks:
+    async def test_a_command_that_breaks_every_connection(
+        self, replica_set, client, collection, longest_pauses
+    ):
+        """It is sent some times and not some thousand times, and told of in some words."""
+        await update(collection, 1)
+        await all_given_back(client)
+        (pool,) = (pool for pool in pools(client) if pool.conns)
+        opened = pool.next_connection_id
+        async with (
+            replica_set.faults.drop_request("update", times=None, namespace=collection.full_name),
+            deadline(2),
+        ):
+            with pytest.raises(DeadlineExceeded) as caught:
+                await update(collection, 1)
+        attempts = attempts_of(caught.value)
+        assert 5 <= len(attempts) <= 25
+        assert pool.next_connection_id - opened <= 3 * len(attempts)
+        (note,) = caught.value.__notes__
+        assert f"{len(attempts) - 6} more" in note
+        assert len(note) < 600
+
+    async def test_a_command_of_many_inserts(self, replica_set, client, collection, longest_pauses):
+        """Those who wait for one command share what was tried for it."""
+        view = collection.coalesced()
+        await view.insert_one({})
+        async with (
+            replica_set.faults.drop_request("insert", times=None, namespace=collection.full_name),
+            deadline(1),
+        ):
+            errors = await asyncio.gather(
+                *(view.insert_one({}) for _ in range(1000)), return_exceptions=True
+            )
+        assert {DeadlineExceeded} == {type(error) for error in errors}
+        histories = {id(attempts_of(error)) for error in errors}
+        assert 1 == len(histories)
+
+
+class TestNobodyListens:
+    async def test_it_is_not_taken_for_overload(self, relay):
+        """A server that is known and refuses connections is tried as long as there is time."""
+        told = []
+        async with RetryClient(
+            f"mongodb://{relay.address}/?directConnection=true", hooks=[told.append]
+        ) as client:
+            topology = client.delegate._get_topology()
+            async with asyncio.timeout(60):
+                while not topology.description.has_writable_server():
+                    await asyncio.sleep(0.005)
+            relay.stop_listening()
+            async with deadline(60):
+                write = update(client.aioretry_tests.breaks, 1)
+            async with asyncio.timeout(60):
+                while len(told) < 6:
+                    assert not write.done()
+                    await asyncio.sleep(0.005)
+            await relay.listen(relay.port)
+            await write
+        assert {"AutoReconnect"} == {event.error_class for event in told}
+
+
+class TestLog:
+    async def test_one_line_for_the_loss_of_a_server(
+        self, replica_set, collection, caplog, monkeypatch
+    ):
+        """However many writes meet it, it is told of once, with their number."""
+        monkeypatch.setattr(_losses, "_GATHER_FOR", 3600)  # until the client is closed
+        async with RetryClient(replica_set.uri) as client:
+            things = client[collection.database.name][collection.name]
+            await update(things, 0)
+            met = set()
+
+            def is_first(command):
+                number = command["updates"][0]["q"]["_id"]
+                return number not in met and not met.add(number)
+
+            fault = replica_set.faults.drop_reply(
+                "update", times=20, namespace=things.full_name, where=is_first
+            )
+            async with fault, deadline(60):
+                await asyncio.gather(*(update(things, number) for number in range(20)))
+        (line,) = [r.getMessage() for r in caplog.records if r.name == "aioretry"]
+        assert line.startswith("retrying 20 writes after failures on 127.0.0.1:")
+        assert line.endswith(f"(AutoReconnect: 20), first update_one on {things.full_name}")

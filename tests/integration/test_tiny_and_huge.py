@@ -1,0 +1,93 @@
+"""Deadlines that leave next to no time, and such as no server can count."""
+
+import contextlib
+import time
+
+import pytest
+from pymongo.errors import AutoReconnect
+
+from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
+from aioretry._motor.on_loop import LoopAttempt
+from aioretry.testing import ScriptedServer
+from tests.integration.test_on_loop_broken import both_ways
+
+YEARS = 100_000_000.0
+MOST = 2**31 - 1  # milliseconds, for a server
+
+
+@pytest.fixture
+async def scripted():
+    """A server that answers updates."""
+    async with ScriptedServer() as server:
+        server.answer("update", {"n": 1, "nModified": 1})
+        yield server
+
+
+def update(client):
+    return client.db.things.update_one({"_id": 1}, {"$inc": {"n": 1}})
+
+
+class TestTiny:
+    @both_ways
+    async def test_no_limit_is_never_sent(self, scripted, listeners):
+        """Less than a millisecond is too late: 0 would mean that the server may take for ever."""
+        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+            await update(client)
+            for number in range(400):
+                async with deadline(number / 100_000):
+                    write = update(client)
+                with contextlib.suppress(DeadlineExceeded):
+                    await write
+        limits = [request.command.get("maxTimeMS") for request in scripted.requests][1:]
+        assert [] == [limit for limit in limits if not limit]
+
+    async def test_a_message_that_takes_too_long_to_be_built(self, scripted, monkeypatch):
+        """Nothing is sent once the deadline is over."""
+        encode = LoopAttempt._encode
+
+        def encode_slowly(self, *args):
+            time.sleep(0.2)
+            return encode(self, *args)
+
+        async with RetryClient(scripted.uri) as client:
+            await update(client)
+            monkeypatch.setattr(LoopAttempt, "_encode", encode_slowly)
+            async with deadline(0.1):
+                with pytest.raises(DeadlineExceeded, match="nothing was sent") as caught:
+                    await update(client)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert 1 == len(scripted.requests)
+
+
+class TestHuge:
+    @both_ways
+    async def test_writes_and_reads(self, replica_set, collection, listeners):
+        """More milliseconds than a server takes are as many as it takes."""
+        async with RetryClient(replica_set.uri, event_listeners=listeners) as client:
+            things = client[collection.database.name][collection.name]
+            async with deadline(YEARS):
+                await things.insert_one({"_id": 1})
+                await things.insert_many([{"_id": 2}, {"_id": 3}])
+                assert 3 == await things.count_documents({})
+            async with things.operation(timeout=YEARS) as operation:
+                await operation.delete_one({"_id": 1})
+            assert 2 == len(await things.find().to_list(None))
+
+    @both_ways
+    async def test_what_is_sent(self, scripted, listeners):
+        """A server is told the most that it takes."""
+        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+            await update(client)
+            async with deadline(YEARS):
+                await update(client)
+        *_, request = scripted.requests
+        assert MOST - 60_000 <= request.command["maxTimeMS"] <= MOST
+
+    async def test_resolving(self, replica_set, client, collection):
+        """So it is with the time for finding out how a write ended."""
+        await collection.insert_one({"_id": 1, "n": 0})
+        fault = replica_set.faults.drop_reply("update", times=2, namespace=collection.full_name)
+        async with fault:
+            with pytest.raises(AutoReconnect) as caught:
+                await collection.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        assert 1 == (await resolve(caught.value, timeout=YEARS)).modified_count

@@ -19,7 +19,7 @@ from aioretry._running import RunningWrite
 from aioretry._sessions import SessionLease
 from aioretry._statements import Batch
 from aioretry._vague import Inquiry, doubt_vague_replies, vagueness
-from aioretry._verdict import LABELS, outcome_of_attempts
+from aioretry._verdict import LABELS, is_routers_denial, outcome_of_attempts
 from aioretry._watching import Watch
 from aioretry._write import tried_for
 from aioretry.deadlines import Deadline
@@ -326,14 +326,29 @@ def _outcome_of_denied(statement: Statement, batch: Batch | None) -> Outcome:
     answers = {} if batch is None else batch.answers
     return outcome_of_attempts(
         [
-            replace(attempt, error=WriteError(""), reply=None)
-            if attempt.reply is not None or attempt.error in answers
-            else attempt
+            _as_denied(attempt, answers, is_sharded=statement.is_sharded)
             for attempt in statement.attempts
         ],
         is_atomic=statement.command.is_atomic,
         is_sharded=statement.is_sharded,
     )
+
+
+def _as_denied(
+    attempt: Attempt,
+    answers: Mapping[OperationFailure, Mapping[str, Any]],
+    *,
+    is_sharded: bool,
+) -> Attempt:
+    reply = attempt.reply
+    if reply is None and isinstance(attempt.error, OperationFailure):
+        reply = answers.get(attempt.error)
+    if reply is None:
+        return attempt
+    codes = [error.get("code") for error in reply.get("writeErrors", ())] if is_sharded else []
+    # One that says nothing of earlier sendings stands for all of them.
+    code = next((code for code in codes if not is_routers_denial(code)), None)
+    return replace(attempt, error=WriteError("", code), reply=None)
 
 
 def _shared(bulk: Bulk[Any], counts: Mapping[Outcome, int]) -> Outcome:

@@ -326,9 +326,14 @@ def _is_of_last_sending(error: BaseException | None) -> bool:
     return (
         isinstance(error, OperationFailure)
         and error.code is not None
-        and error.code not in _ROUTERS_DENIALS
+        and not is_routers_denial(error.code)
         and not _says_nothing_was_written(error)
     )
+
+
+def is_routers_denial(code: int | None) -> bool:
+    """Tell whether a router's error says of all its sendings that they wrote nothing."""
+    return code in _ROUTERS_DENIALS
 
 
 def _says_nothing_was_written(error: BaseException) -> bool:

@@ -60,7 +60,7 @@ class Writing:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("timeout", [None, 1.0, 60.0])
 @pytest.mark.parametrize("make", [RetryClient, AsyncMongoClient])
 async def test_kill_and_restart(server_version, make, timeout):
@@ -72,7 +72,7 @@ async def test_kill_and_restart(server_version, make, timeout):
             collection = client[DATABASE][name]
             await collection.insert_many([{"_id": key, "n": 0} for key in range(COUNTERS)])
             writing = Writing(PendingUpdates(collection, lifetime=600), timeout)
-            async with asyncio.timeout(300), asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:
                 for number in range(WRITERS):
                     group.create_task(writing.write(number % COUNTERS))
                 for _ in range(KILLS):

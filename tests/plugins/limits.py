@@ -94,9 +94,10 @@ def stacks() -> str:
 
 
 def _tasks() -> Iterator[asyncio.Task]:
-    for loop in gc.get_objects():
-        if isinstance(loop, asyncio.AbstractEventLoop) and not loop.is_closed():
-            yield from asyncio.all_tasks(loop)
+    for found in gc.get_objects():
+        # Not isinstance(): a weak reference's object may be gone.
+        if issubclass(type(found), asyncio.AbstractEventLoop) and not found.is_closed():
+            yield from asyncio.all_tasks(found)
 
 
 _stderr = 2

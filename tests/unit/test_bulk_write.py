@@ -1,6 +1,7 @@
 """A bulk operation under way, over a driver that a test answers for: no server, no waiting."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from bson.codec_options import CodecOptions
@@ -47,12 +48,13 @@ class Session:
 class Driver:
     """Sends what it is told to, and waits for the answer from the test."""
 
-    def __init__(self):
+    def __init__(self, server=SERVER):
+        self.server = server
         self.sessions = []
         self.sent = asyncio.Queue()
 
     def view(self):
-        return TopologyView({SERVER.address: SERVER}, 0.015, object())
+        return TopologyView({self.server.address: self.server}, 0.015, object())
 
     def session(self):
         return Session(self.sessions)
@@ -72,22 +74,23 @@ class Driver:
     def attempt(self, loop, call, deliver):
         if call.command.prepare is not None:
             call.command.prepare(PAIRS, encode_documents)
+        call.server = self.server
         call.number.take(call.lease.carry())
         call.token.begin_sending()
         self.sent.put_nowait((call, deliver))
 
     async def answer(self, reply):
         """Answer the next command."""
-        end(await self.sent.get(), reply)
+        end(await self.sent.get(), reply, server=self.server)
 
 
-def end(attempt, reply=None, error=None):
+def end(attempt, reply=None, error=None, server=SERVER):
     """End an attempt."""
     call, deliver = attempt
     call.lease.drop()
-    record = Attempt(SERVER.address, 0.0, 0.0, True, error, reply)
+    record = Attempt(server.address, 0.0, 0.0, True, error, reply)
     ending = Ending.REPLIED if error is None else Ending.FAILED
-    deliver(AttemptResult(ending, record, SERVER, numbered=True))
+    deliver(AttemptResult(ending, record, server, numbered=True))
 
 
 @pytest.fixture
@@ -121,6 +124,24 @@ async def test_success(driver, write):
         await driver.answer({"n": 2})
     assert list(range(6)) == (await write).inserted_ids
     assert ["pooled"] == driver.sessions
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "expected"),
+    [
+        (ServerKind.MONGOS, 11000, NOT_APPLIED),
+        (ServerKind.MONGOS, 133, UNKNOWN),  # FailedToSatisfyReadPreference, of its last sending
+        (ServerKind.PRIMARY, 133, NOT_APPLIED),
+    ],
+)
+async def test_a_routers_write_errors(kind, code, expected):
+    """What a router says of its last sending only leaves a statement in doubt."""
+    driver = Driver(replace(SERVER, kind=kind))
+    write = begin(driver, 2)
+    await driver.answer({"n": 1, "writeErrors": [{"index": 1, "code": code, "errmsg": "scripted"}]})
+    with pytest.raises(BulkWriteError) as caught:
+        await write
+    assert (APPLIED, expected) == partial_result_of(caught.value).outcomes
 
 
 ERROR = {"index": 1, "code": 11000, "errmsg": "scripted"}

@@ -127,7 +127,7 @@ class TestExceptions:
         ],
     )
     @pytest.mark.parametrize("case", ["answered", "cancelled", "broken"])
-    async def test_once(self, name, case, replica_set, narrow, monkeypatch):
+    async def test_once(self, name, case, replica_set, narrow, monkeypatch, unhandled):
         """Whatever raises once while an attempt lands, the write ends and its slot is free."""
         path, _, attribute = name.rpartition(".")
         owner = pkgutil.resolve_name(f"aioretry.{path}")
@@ -155,6 +155,9 @@ class TestExceptions:
                 else:
                     await ending(write)
             assert await is_free(narrow)
+        # It is told, where nobody awaits it.
+        assert all(FactoryError.__name__ in told for told in unhandled)
+        unhandled.clear()
 
 
 async def test_a_look_that_raises(replica_set, narrow, monkeypatch):

@@ -26,6 +26,12 @@ def _note_and_log(loop: asyncio.BaseEventLoop, context: dict[str, Any]) -> None:
     _log(loop, context)
 
 
+@pytest.fixture
+def unhandled() -> list[str]:
+    """What reaches a loop's exception handler: who wants that looks at it, and empties the list."""
+    return _met
+
+
 def pytest_configure() -> None:
     """Watch the event loops of the standard library; uvloop's are made watched (conftest.py)."""
     asyncio.BaseEventLoop.default_exception_handler = _note_and_log

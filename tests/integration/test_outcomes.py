@@ -21,7 +21,14 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
-from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    RetryClient,
+    TooManyWaiting,
+    deadline,
+    outcome_of,
+)
 
 NOT_APPLIED, UNKNOWN = Outcome.NOT_APPLIED, Outcome.UNKNOWN
 PAGE = Path(__file__).parents[2] / "docs" / "outcomes.md"
@@ -67,6 +74,17 @@ class Unreadable(TypeDecoder):
 async def no_server(world):
     client = await world.client(world.nowhere, serverSelectionTimeoutMS=150)
     await client.db.c.insert_one({})
+
+
+async def too_many(world):
+    client = await world.client(world.nowhere, max_waiting_writes=1)
+    waiting = client.db.c.insert_one({})
+    try:
+        await asyncio.sleep(0)
+        await client.db.c.insert_one({})
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 async def no_time(world):
@@ -225,6 +243,11 @@ CASES = {
     "`ServerSelectionTimeoutError`, nothing sent": (
         no_server,
         ServerSelectionTimeoutError,
+        NOT_APPLIED,
+    ),
+    "`TooManyWaiting`: as many writes as may wait for a server did so already": (
+        too_many,
+        TooManyWaiting,
         NOT_APPLIED,
     ),
     "`DeadlineExceeded`, nothing sent": (no_time, DeadlineExceeded, NOT_APPLIED),

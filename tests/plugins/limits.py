@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 
 import psutil
 import pytest
@@ -88,9 +89,21 @@ def stacks() -> str:
         print(f"--- thread {names.get(number, number)}", file=text)
         traceback.print_stack(frame, file=text)
     for task in _tasks():
-        print("--- task", file=text)
-        task.print_stack(file=text)
+        print(f"--- task {task.get_name()}", file=text)
+        for frame in _awaiting(task.get_coro()):
+            print("".join(traceback.format_stack(frame, 1)), end="", file=text)
     return text.getvalue()
+
+
+def _awaiting(awaitable: object) -> Iterator[FrameType]:
+    """The frames of a coroutine, of what it awaits, and so on; a task knows the first one only."""
+    while awaitable is not None:
+        frames = (getattr(awaitable, name, None) for name in ("cr_frame", "gi_frame", "ag_frame"))
+        if (frame := next(filter(None, frames), None)) is None:
+            return
+        yield frame
+        awaits = ("cr_await", "gi_yieldfrom", "ag_await")
+        awaitable = next(filter(None, (getattr(awaitable, name, None) for name in awaits)), None)
 
 
 def _tasks() -> Iterator[asyncio.Task]:

@@ -41,7 +41,7 @@ demo: $(STAMP)
 	$(BIN)/python -m aioretry demo $(ARGS)
 
 quick: check
-	$(PYTEST) -n 2 -m "not server and not matrix" $(ARGS)
+	$(PYTEST) -n 5 -m "not server and not matrix" $(ARGS)
 
 test: check pytest
 

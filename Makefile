@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --dist worksteal
 # A suite that starts thousands of processes should not compile the package in each of them.
 export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait most of the time: for elections, replies that are held, processes.
-AT_ONCE ?= 5
+AT_ONCE ?= 7
 
 .PHONY: help demo quick test test-long test-all check pytest matrix bench bench-bulk bench-proxy bench-failovers \
 	bench-streams load chaos docs format clean

@@ -18,6 +18,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.testing import ReplicaSet
+from tests.lengths import FULL
 
 # Tests are never timed: a busy machine takes its time.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -67,22 +68,39 @@ def server_version() -> str | None:
 
 
 @pytest.fixture(scope="session")
-def shared_set(server_version: str | None) -> Iterator[ReplicaSet]:
-    """Three members behind proxies, for the whole session."""
+def three_members(server_version: str | None) -> Iterator[ReplicaSet]:
+    """A set behind proxies, for tests of elections, replication and reads of secondaries."""
     with ReplicaSet(version=server_version, faults=True) as replica_set:
         yield replica_set
 
 
+@pytest.fixture(scope="session")
+def shared_set(request: pytest.FixtureRequest, server_version: str | None) -> Iterator[ReplicaSet]:
+    """A set behind a proxy, for the other tests; in full, it is the one of three members, too."""
+    if FULL:
+        yield request.getfixturevalue("three_members")
+        return
+    with ReplicaSet(members=1, version=server_version, faults=True) as replica_set:
+        yield replica_set
+
+
 @pytest.fixture
-async def replica_set(shared_set: ReplicaSet) -> AsyncIterator[ReplicaSet]:
-    """The shared set; what a test kills or freezes is healed after it."""
-    yield shared_set
-    await shared_set.heal()
+def servers_of_test(request: pytest.FixtureRequest) -> ReplicaSet:
+    """The set of three members, where the test uses that fixture in whatever way."""
+    names = request.fixturenames
+    return request.getfixturevalue("three_members" if "three_members" in names else "shared_set")
+
+
+@pytest.fixture
+async def replica_set(servers_of_test: ReplicaSet) -> AsyncIterator[ReplicaSet]:
+    """The test's set; what the test kills or freezes is healed after it."""
+    yield servers_of_test
+    await servers_of_test.heal()
 
 
 @pytest.fixture
 async def client(replica_set: ReplicaSet) -> AsyncIterator[RetryClient]:
-    """A client of the shared set, closed after the test."""
+    """A client of the test's set, closed after the test."""
     async with RetryClient(replica_set.uri) as client:
         yield client
 
@@ -95,9 +113,9 @@ def collection(client: RetryClient) -> RetryMotorCollection:
 
 
 @pytest.fixture
-def plain(shared_set: ReplicaSet) -> Iterator[MongoClient]:
+def plain(servers_of_test: ReplicaSet) -> Iterator[MongoClient]:
     """PyMongo's own client of the same set, to look at what was written."""
-    with MongoClient(shared_set.uri, readConcernLevel="majority") as client:
+    with MongoClient(servers_of_test.uri, readConcernLevel="majority") as client:
         yield client
 
 

@@ -155,20 +155,19 @@ class Cluster:
             MongodStartError: a server did not start, or did not follow a primary.
             NoPrimaryError: none became primary within a minute.
         """
-        for server in self.servers:
-            if server.state is MemberState.FROZEN:
-                server.thaw()
-            elif server.state is MemberState.DEAD:
-                server.launch()
         deadline = time.monotonic() + START_TIMEOUT
+        try:
+            self._wake(deadline)
+        except MongodStartError:  # one has died by itself, or does so now
+            self._wake(deadline)
+
+    def _wake(self, deadline: float) -> None:
         for server in self.servers:
-            try:
+            server.wake()
+        if self._settings.set_name is None:
+            for server in self.servers:
                 server.wait_until_up(may_move=False)
-            except MongodStartError:  # it died by itself before
-                server.launch()
-                server.wait_until_up(may_move=False)
-        if self._settings.set_name is not None:
-            self.wait_for_primary(START_TIMEOUT, None)
+        else:
             wait_until_settled(self.servers, deadline)
 
     def wait_for_primary(self, timeout: float, other_than: Server | None) -> Server:

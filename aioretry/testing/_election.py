@@ -72,9 +72,12 @@ def wait_until_settled(servers: Sequence[Server], deadline: float) -> None:
         deadline: until when, on the monotonic clock.
 
     Raises:
-        MongodStartError: they did not in time.
+        MongodStartError: there is one, and another one did not follow it in time.
+        NoPrimaryError: none became primary in time.
     """
-    while not _are_settled([reply for _, reply in _ask_all(servers)], len(servers)):
+    while not _are_settled(replies := [reply for _, reply in _ask_all(servers)], len(servers)):
+        if time.monotonic() > deadline and not any(reply.get("ismaster") for reply in replies):
+            raise NoPrimaryError(f"no member became primary within {START_TIMEOUT:.0f} seconds")
         for server in servers:
             _check(deadline, server, "did not follow a primary")
         time.sleep(PAUSE)
@@ -125,11 +128,12 @@ def depose(primary: Server, seconds: float, *, alone: bool) -> None:
 
 def _ask_all(servers: Iterable[Server]) -> list[tuple[Server, dict[str, Any]]]:
     asked = [server for server in servers if server.state is MemberState.RUNNING]
-    if not asked:
-        return []
-    with ThreadPoolExecutor(len(asked)) as pool:
-        replies = pool.map(lambda server: server.ask(_HELLO), asked)
-        return [(server, reply) for server, reply in zip(asked, replies, strict=True) if reply]
+    if len(asked) <= 1:
+        replies = [server.ask(_HELLO) for server in asked]
+    else:
+        with ThreadPoolExecutor(len(asked)) as pool:
+            replies = list(pool.map(lambda server: server.ask(_HELLO), asked))
+    return [(server, reply) for server, reply in zip(asked, replies, strict=True) if reply]
 
 
 def _are_settled(replies: Sequence[Mapping[str, Any]], count: int) -> bool:

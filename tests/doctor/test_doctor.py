@@ -76,6 +76,7 @@ def with_options(uri, options):
     return f"{uri}{'&' if '?' in uri else '/?'}{options}"
 
 
+@pytest.mark.usefixtures("three_members")
 class TestReplicaSet:
     async def test_can(self, replica_set):
         """Each member is told, and nothing is wrong."""

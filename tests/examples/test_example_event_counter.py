@@ -2,12 +2,15 @@
 
 from collections import Counter
 
+import pytest
+
 from tests.examples.services import Count, serving, through_a_failover
 
 SERVICE = "examples/event_counter/event_counter.py"
 KINDS = ("login", "logout", "search")
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_each_event_is_stored_once(uri, replica_set, stored_database, tmp_path):
     """What was answered with 201 is there once, and nothing that was refused is."""
     accepted: dict[str, str] = {}

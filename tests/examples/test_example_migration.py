@@ -32,6 +32,7 @@ async def points_after_lost_replies(web, replica_set, stored_database) -> int:
     return (await web.get(path))["points"]
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_before_doubles(start, replica_set, stored_database):
     """Two lost replies and one blind retry make two points of one; a failover can add to them."""
     accepted = Count()
@@ -48,6 +49,7 @@ async def test_before_doubles(start, replica_set, stored_database):
     assert stored_points(stored_database)[DOUBTFUL] >= accepted.number + 3
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_after_counts_once(start, replica_set, stored_database):
     """Neither lost replies nor a failover add a point or lose one, and nobody gets an error."""
     accepted: Counter[str] = Counter()

@@ -5,6 +5,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
+import pytest
 from pymongo import WriteConcern
 
 from tests.examples.services import PATIENCE, running
@@ -14,6 +15,7 @@ JOBS = 600
 AT_ONCE = 4
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_each_job_once(uri, replica_set, stored_database, tmp_path):
     """Each job is done, and recorded once; only those of the killed worker were taken again."""
     jobs = stored_database.get_collection("jobs", write_concern=WriteConcern("majority"))

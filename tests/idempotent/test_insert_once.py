@@ -82,6 +82,7 @@ class TestCutOff:
 
 
 class TestServersGone:
+    @pytest.mark.usefixtures("three_members")
     async def test_failover(self, replica_set, driver, name, plain):
         """Inserts outlive a kill of the primary."""
         async with collection_of(driver, replica_set.uri, name) as things:

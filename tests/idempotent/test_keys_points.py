@@ -90,6 +90,7 @@ async def test_every_kill(replica_set, short_transactions, prepared, plain, dura
     assert killed >= 12
 
 
+@pytest.mark.usefixtures("three_members")
 @KINDS
 async def test_ten_processes_through_a_failover(replica_set, prepared, plain, durable):
     """The primary is killed while ten processes use one key: applied once, ten equal answers."""

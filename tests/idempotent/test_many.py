@@ -163,6 +163,7 @@ class TestServersGone:
                 await update
             assert 20_000 == await things.count_documents({"state": "done"})
 
+    @pytest.mark.usefixtures("three_members")
     async def test_failover(self, replica_set, driver, name, plain):
         """Deletions and updates outlive a step-down."""
         async with collection_of(driver, replica_set.uri, name) as things:

@@ -273,6 +273,7 @@ class TestSave:
                 await docs.save(held | {"n": 1})
         assert [held] == list(stored.find())
 
+    @pytest.mark.usefixtures("three_members")
     async def test_reads_the_primary(self, replica_set, collection, held):
         """Whatever the collection's read preference is."""
         elsewhere = collection.with_options(read_preference=ReadPreference.SECONDARY)

@@ -186,6 +186,7 @@ class TestExactlyOnce:
         assert len(ORDERED if ordered else UNORDERED) == armed.fired
         assert expected == (told(result), found_in(stored))
 
+    @pytest.mark.usefixtures("three_members")
     @pytest.mark.parametrize("nth", [1, 3, 5])
     async def test_a_step_down(self, nth, replica_set, collection, stored):
         """A command that meets a server which is no primary any more is sent to the new one."""
@@ -234,6 +235,7 @@ class TestExactlyOnce:
         outcomes = partial_result_of(caught.value).outcomes
         assert {3, 7} == {index for index, one in enumerate(outcomes) if one is not APPLIED}
 
+    @pytest.mark.usefixtures("three_members")
     async def test_many_at_once_through_a_failover(self, replica_set, collection, stored):
         """Of many bulk operations through a kill -9 and a step-down, none loses or doubles
         anything."""

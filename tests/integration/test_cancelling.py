@@ -112,6 +112,7 @@ class TestNotApplied:
         assert ["update"] == commands.names
         assert 1 == await narrow.count_documents({})
 
+    @pytest.mark.usefixtures("three_members")
     async def test_while_it_connects(self, replica_set, collection, commands):
         """The server was chosen and does not even greet: nothing is sent once it does."""
         async with RetryClient(replica_set.uri, event_listeners=[commands]) as client:

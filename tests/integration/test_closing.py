@@ -87,6 +87,7 @@ async def test_while_writes_hang_and_queue(replica_set, things, closing, seconds
     assert WRITES - THREADS == outcomes.count(Outcome.NOT_APPLIED)
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_at_a_frozen_primary(replica_set, things):
     """A server that stands still holds up neither the writes nor the threads."""
     client = things.database.client

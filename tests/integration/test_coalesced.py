@@ -284,6 +284,7 @@ class TestFaults:
         )
         assert 3 == stored.count_documents({})
 
+    @pytest.mark.usefixtures("three_members")
     async def test_elections(self, replica_set, together, stored):
         """Under a deadline a failover is a pause."""
         async with deadline(60):
@@ -364,6 +365,7 @@ class TestLeaving:
         await together.insert_one({"_id": 2})
         assert [2, 1] == [len(command["documents"]) for command in inserts.sent]
 
+    @pytest.mark.usefixtures("three_members")
     async def test_while_there_is_no_server(self, replica_set, together, inserts):
         """A document of a command that waits for a server is not sent, and is taken out, too."""
         for member in await replica_set.secondaries():

@@ -20,6 +20,8 @@ from aioretry import (
 )
 from aioretry.testing import FakeMongoses
 
+pytestmark = pytest.mark.usefixtures("three_members")
+
 GUARD = 90
 THREADS = 4
 CONNECTING = 2  # at a time, by default

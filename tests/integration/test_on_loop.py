@@ -99,9 +99,9 @@ class TestWhoMakesIt:
             logger.setLevel(logging.NOTSET)
         assert await is_made_by_the_loop(collection)
 
-    async def test_a_thread_compresses(self, shared_set, collection):
+    async def test_a_thread_compresses(self, replica_set, collection):
         """A compressed connection, which the proxies don't let through, is a thread's."""
-        members = ",".join(member.direct_address for member in shared_set.members)
+        members = ",".join(member.direct_address for member in replica_set.members)
         async with RetryClient(f"mongodb://{members}", compressors="zlib") as client:
             things = of(client, collection)
             await seed(things)
@@ -321,6 +321,7 @@ class TestSharing:
             assert 50 == kept_socket.gettimeout()
             assert {(0, 0, 0, 0)} == {held(pool) for pool in pools(client)}
 
+    @pytest.mark.usefixtures("three_members")
     async def test_few_connections_are_opened_at_a_time(self, replica_set, collection):
         """Of many writes of a new client, two open connections, and the others wait for those."""
         async with RetryClient(replica_set.uri) as client:

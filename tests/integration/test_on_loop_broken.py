@@ -327,6 +327,7 @@ class TestCheckup:
             is_over = True
         await all_given_back(client)
 
+    @pytest.mark.usefixtures("three_members")
     @pytest.mark.parametrize("seconds", [None, 60])
     async def test_a_killed_primary_is_told(self, replica_set, collection, seconds):
         """PyMongo learns of it, and the write is made on the next primary."""

@@ -30,6 +30,8 @@ from aioretry import (
     outcome_of,
 )
 
+pytestmark = pytest.mark.usefixtures("three_members")
+
 NOT_APPLIED, UNKNOWN = Outcome.NOT_APPLIED, Outcome.UNKNOWN
 PAGE = Path(__file__).parents[2] / "docs" / "outcomes.md"
 TABLE = re.compile(r"^\| how the write ends \| outcome \|\n\|.*\n((?:\|.*\n)+)", re.MULTILINE)

@@ -165,6 +165,7 @@ class TestAnswersLost:
 
 
 class TestElsewhere:
+    @pytest.mark.usefixtures("three_members")
     @pytest.mark.parametrize("how", ["kill", "step_down"])
     async def test_by_another_primary(self, how, lose, replica_set, seeded, stored):
         """What one primary was asked is resolved by the next."""
@@ -194,6 +195,7 @@ class TestElsewhere:
             assert 1 == (await resolve(exc, 30)).modified_count
         assert 1 == stored.find_one()["n"]
 
+    @pytest.mark.usefixtures("three_members")
     async def test_an_error_of_another_primary_is_the_end(self, replica_set, seeded):
         """One that has looked for the transaction id before it refused the write ends the doubt."""
         lost = replica_set.faults.drop_request("insert", times=2, namespace=seeded.full_name)
@@ -292,6 +294,7 @@ class TestNotWaitedFor:
 
 
 class TestNotYetByAMajority:
+    @pytest.mark.usefixtures("three_members")
     async def test_until_the_members_are_back(self, replica_set, seeded, stored):
         """A write that waits for a frozen member is resolved when that runs again."""
         (frozen, _) = await replica_set.secondaries()

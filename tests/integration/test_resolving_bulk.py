@@ -113,6 +113,7 @@ class TestWhole:
         assert [2, 3] == (await resolve(second)).inserted_ids
         assert 3 == stored.count_documents({})
 
+    @pytest.mark.usefixtures("three_members")
     async def test_by_another_primary(self, lose, replica_set, seeded, stored):
         """What one primary was asked is resolved by the next."""
         exc = await doubt(lose("update"), lambda: seeded.bulk_write(REQUESTS[:4]))

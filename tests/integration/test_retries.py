@@ -261,6 +261,7 @@ async def test_a_write_concern_error_is_motors(seeded, commands):
     assert len(commands.sent) == 1
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_wtimeout_is_told_apart(replica_set, seeded):
     """wtimeout raises WTimeoutError."""
     secondaries = await replica_set.secondaries()
@@ -480,6 +481,7 @@ class TestSelection:
         assert (Outcome.NOT_APPLIED, ()) == (outcome_of(caught.value), attempts_of(caught.value))
         assert caught.value.timeout
 
+    @pytest.mark.usefixtures("three_members")
     async def test_a_failed_reselection_surfaces_the_error_before(self, replica_set, seeded):
         """If no server comes back, the error of the attempt is raised, not the selection's."""
 
@@ -498,6 +500,7 @@ class TestSelection:
         assert outcome_of(caught.value) is Outcome.UNKNOWN
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_a_not_primary_error_is_survived(replica_set, seeded, stored):
     """A step-down between two writes costs a retry, and no error."""
     for _ in range(2):
@@ -507,6 +510,7 @@ async def test_a_not_primary_error_is_survived(replica_set, seeded, stored):
     assert stored.find_one() == {"_id": 1, "n": 3}
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_writes_in_flight_survive_a_step_down(replica_set, seeded, stored):
     """Fifty writes that a step-down finds under way are all applied, once."""
     async with deadline(30):
@@ -517,6 +521,7 @@ async def test_writes_in_flight_survive_a_step_down(replica_set, seeded, stored)
     assert stored.find_one() == {"_id": 1, "n": 51}
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_a_connection_opened_during_a_step_down_keeps_transaction_ids(
     client, replica_set, seeded, commands
 ):

@@ -115,6 +115,7 @@ class TestOfTheSevenWrites:
 
 
 class TestCausalConsistency:
+    @pytest.mark.usefixtures("three_members")
     async def test_a_read_sees_the_write(self, replica_set, client, seeded, commands):
         """A read on a secondary that lags waits for what the session has written."""
         near = client[seeded.database.name].get_collection(

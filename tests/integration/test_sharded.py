@@ -189,6 +189,7 @@ async def test_outcomes_without_a_deadline(cluster, client, collection):
     await ledger.check_counters(collection, "n")
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_an_election_behind_them(replica_set, cluster, client, collection, stored):
     """An election behind the mongoses is a pause to writes under a deadline; each is made once."""
     stop = asyncio.Event()

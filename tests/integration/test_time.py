@@ -20,6 +20,8 @@ from aioretry import (
     outcome_of,
 )
 
+pytestmark = pytest.mark.usefixtures("three_members")
+
 
 class Commands(monitoring.CommandListener):
     """Remembers the commands that a client sent."""

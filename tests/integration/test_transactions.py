@@ -211,6 +211,7 @@ class TestCallback:
         assert caught.value.has_error_label(UNKNOWN_COMMIT)
         assert ["update", "commitTransaction", "commitTransaction"] == commands.names
 
+    @pytest.mark.usefixtures("three_members")
     async def test_options(self, session, increment, commands):
         """The options are those of the transaction."""
         await session.with_transaction(
@@ -335,8 +336,9 @@ class Bank:
             await self.progress.wait()
 
 
+@pytest.mark.usefixtures("three_members")
 @pytest.mark.parametrize("how", ["step down", "kill"])
-async def test_a_failover_loses_no_money(how, replica_set, collection, shared_set):
+async def test_a_failover_loses_no_money(how, replica_set, collection):
     """Transfers through a failover: none fails, and each is there once and as a whole."""
     bank = Bank(collection)
     await bank.open()
@@ -353,7 +355,7 @@ async def test_a_failover_loses_no_money(how, replica_set, collection, shared_se
             await replica_set.step_down()
         await bank.gets_on()
         bank.stopped = True
-    with MongoClient(shared_set.uri, readConcernLevel="majority") as plain:
+    with MongoClient(replica_set.uri, readConcernLevel="majority") as plain:
         stored = plain[collection.database.name][collection.name]
         expected = dict.fromkeys(range(bank.ACCOUNTS), 100)
         transfers = list(stored.find({"from": {"$exists": True}}))

@@ -384,6 +384,7 @@ async def play(me, turn):
     assert 1 == (await placed[0].delete()).deleted_count
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_failovers(client, name, through_failovers, stored):
     """Many tasks, a killed primary and a step-down: no error, and everything is there once."""
     await connect(client, name)

@@ -38,7 +38,7 @@ async def aiohttp_client(app: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def scene(shared_set) -> Scene:
+def scene(servers_of_test) -> Scene:
     """What the services of a test do: work that inserts a document, and answers by a new number."""
 
     async def work(collection, session):
@@ -48,7 +48,7 @@ def scene(shared_set) -> Scene:
 
     name = f"c{uuid.uuid4().hex[:12]}"
     options = {"w": "majority", "journal": True}
-    return Scene(name, work, uri=shared_set.uri, options=options)
+    return Scene(name, work, uri=servers_of_test.uri, options=options)
 
 
 @pytest.fixture

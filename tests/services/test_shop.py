@@ -108,6 +108,7 @@ class TestOrders:
         assert plain.shop.orders.count_documents({}) == 1
         faults.verify()
 
+    @pytest.mark.usefixtures("three_members")
     async def test_with_a_killed_primary(self, customer, stocked, services, plain, replica_set):
         """The same with the primary killed in between."""
         faults = replica_set.faults
@@ -145,6 +146,7 @@ class TestOrders:
 
 
 class TestFailover:
+    @pytest.mark.usefixtures("three_members")
     async def test_orders_and_tickets(self, customer, stocked, services, plain, replica_set):
         """A primary is killed under load: each order and each ticket is there exactly once."""
         load = [customer.post("/orders", json={"sku": "lamp", "quantity": 1}) for _ in range(40)]

@@ -197,6 +197,7 @@ async def part_of(aggregator) -> PartStatus:
     return part
 
 
+@pytest.mark.usefixtures("three_members")
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + ELECTION + CALM + 60)
 @pytest.mark.parametrize("seed", SEEDS)

@@ -158,6 +158,7 @@ class TestSpans:
         )
         assert SECRET not in texts_of(exporter.get_finished_spans())
 
+    @pytest.mark.usefixtures("three_members")
     async def test_many_writers_through_a_kill(
         self, replica_set, collection, traced, provider, exporter, reader, stored
     ):

@@ -65,6 +65,7 @@ async def test_operations_and_retries(replica_set, measured, registry):
     assert 1 == read[key("aioretry_retries_total", **where, reason="AutoReconnect")]
 
 
+@pytest.mark.usefixtures("three_members")
 async def test_waiting_for_a_server(replica_set, measured, registry):
     """The time that a write waits for the next primary is measured."""
     where = {"namespace": measured.full_name, "operation": "insert_one"}

@@ -1,4 +1,4 @@
-"""One replica set with proxies for all tests of the test kit; whole again after each of them."""
+"""The set of three members, for the tests of the test kit; whole again after each of them."""
 
 import subprocess
 import sys
@@ -15,16 +15,10 @@ from aioretry.testing import ReplicaSet
 CHECKOUT = Path(aioretry.testing.__file__).parents[2]
 
 
-@pytest.fixture(scope="package")
-def shared_set() -> Iterator[ReplicaSet]:
-    with ReplicaSet(faults=True) as servers:
-        yield servers
-
-
 @pytest.fixture
-async def servers(shared_set: ReplicaSet) -> AsyncIterator[ReplicaSet]:
-    yield shared_set
-    await shared_set.heal()
+async def servers(three_members: ReplicaSet) -> AsyncIterator[ReplicaSet]:
+    yield three_members
+    await three_members.heal()
 
 
 @pytest.fixture

@@ -140,9 +140,9 @@ def test_marker(run) -> None:
     result.stdout.fnmatch_lines_random(["PASSED *test_version?6.0x1?*"])
 
 
-def test_existing_deployment(run, monkeypatch, shared_set: ReplicaSet) -> None:
+def test_existing_deployment(run, monkeypatch, three_members: ReplicaSet) -> None:
     """A deployment that is there already is used, with faults; what it can't do is skipped."""
-    addresses = ",".join(member.direct_address for member in shared_set.members)
+    addresses = ",".join(member.direct_address for member in three_members.members)
     monkeypatch.setenv("AIORETRY_TEST_URI", f"mongodb://{addresses}/?replicaSet=rs0")
     result = run(
         """

@@ -199,26 +199,23 @@ class Following:
 
     async def _commit(self, fold: Fold, position: Position, changes: int) -> None:
         began = time.monotonic()
-        try:
-            self.watermark, self.is_wanted = await self.committer.commit(
-                self.watermark, fold, position, changes
-            )
-        except PyMongoError as exc:
-            self._require_hope(exc, fold, changes)
-            raise
-        self.renewed = self.committed = began
-        self.pace.succeed()
-
-    def _require_hope(self, exc: PyMongoError, fold: Fold, changes: int) -> None:
-        if not exc.timeout or changes != 1 or len(fold) < _MANY_BUCKETS:
-            return
-        self.pace.slow_commits += 1
-        if self.pace.is_hopeless:
+        is_large = changes == 1 and len(fold) >= _MANY_BUCKETS
+        if is_large and self.pace.is_hopeless:
             raise ChangeTooLargeError(
                 f"one change moves {len(fold)} buckets, which no transaction could apply in "
                 f"lease_seconds={self.settings.lease_seconds:g}, {self.pace.slow_commits} times in "
                 "a row: rebuild the aggregates, or give them more lease_seconds"
-            ) from exc
+            )
+        try:
+            self.watermark, self.is_wanted = await self.committer.commit(
+                self.watermark, fold, position, changes
+            )
+        finally:
+            # It may as well end by being cancelled, because the lease is over first.
+            if is_large and time.monotonic() - began > self.settings.lease_seconds / 2:
+                self.pace.slow_commits += 1
+        self.renewed = self.committed = began
+        self.pace.succeed()
 
     def _new_fold(self) -> Fold:
         settings = self.settings

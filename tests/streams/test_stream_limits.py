@@ -1,13 +1,21 @@
 """What an aggregator can't count is told by an error that says what to do."""
 
 import asyncio
+import itertools
+from types import SimpleNamespace
 
 import pytest
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
-from aioretry.streams import ChangeStreamSource, ChangeTooLargeError, CounterOverflowError
+from aioretry.streams import (
+    ChangeStreamSource,
+    ChangeTooLargeError,
+    CounterOverflowError,
+    _following,
+)
 from aioretry.streams._folding import part_of
+from aioretry.streams._pace import Pace
 from tests.streams.tagging import animal, of_change_stream
 
 _MOST = 2**63 - 1
@@ -18,13 +26,31 @@ async def test_a_change_of_too_many_buckets(documents, target, fresh, tags):
     aggregator = of_change_stream(documents, target, lease_seconds=1.0)
     await aggregator.rebuild()
     await documents.insert_one(animal(1, *(f"tag {n}" for n in range(30_000))))
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(100.0):
         with pytest.raises(ChangeTooLargeError, match="one change moves 30000 buckets") as caught:
             await aggregator.run(until_caught_up=True)
         await aggregator.rebuild_after(caught.value)
         await documents.insert_one(animal(2, "x"))
         await aggregator.run(until_caught_up=True)
     assert tags() == fresh()
+
+
+async def test_a_lease_that_is_over_before_its_commit(monkeypatch):
+    """One that was cancelled by that has taken too long, as one that ran into its deadline."""
+    clock = itertools.count(step=2.0)  # seconds
+    monkeypatch.setattr(_following, "time", SimpleNamespace(monotonic=clock.__next__))
+
+    class Committer:
+        async def commit(self, *_):
+            raise asyncio.CancelledError
+
+    settings = SimpleNamespace(lease_seconds=3.0)
+    following = _following.Following(settings, Committer(), None, None, Pace(1), False)
+    for _ in range(3):
+        with pytest.raises(asyncio.CancelledError):
+            await following._commit(range(1000), None, 1)
+    with pytest.raises(ChangeTooLargeError, match="3 times in a row"):
+        await following._commit(range(1000), None, 1)
 
 
 async def test_a_counter_that_is_full(documents, target, aggregator, tags):

@@ -17,7 +17,7 @@ from aioretry._commands import Target
 from aioretry._coordinator import Coordinator
 from aioretry._sessions import SessionLease
 from aioretry._shared_insert import SharedInsert, copy_of, past
-from aioretry.deadlines import Deadline
+from aioretry.deadlines import Deadline, lift_deadlines
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach
 
 DEFAULT_DOCUMENTS = 1000
@@ -215,7 +215,12 @@ class InsertQueue:
         self._fill_up()
         inserts = self._take()
         if inserts:
-            shared = SharedInsert(self._coordinator, self._target, inserts, self._lease())
+            # Listeners find the span of the first of them; each has a deadline of its own.
+            context = next(iter(inserts)).context
+            context.run(lift_deadlines)
+            shared = context.run(
+                SharedInsert, self._coordinator, self._target, inserts, self._lease()
+            )
             self._under_way = shared
             shared.write.add_done_callback(self._land, context=self._context)
             self._fill_up()

@@ -1,6 +1,7 @@
 """An insert that travels with others, as its caller sees it."""
 
 import asyncio
+import contextvars
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -74,6 +75,9 @@ class CoalescedInsert(RunningWrite[InsertOneResult]):
 
         self.index: int | None = None
         """The place of its document in the command; None before that was chosen."""
+
+        self.context = contextvars.copy_context()
+        """That of its caller, for the command if this is its first insert."""
 
         self.inserted_id: Any = None
         self.outages = 0

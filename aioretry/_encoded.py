@@ -4,6 +4,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion, TypeRegistry
 from bson.raw_bson import RawBSONDocument
 
 _size_at = struct.Struct("<i").unpack_from
@@ -85,11 +87,36 @@ def section(parts: Sequence[EncodedDocuments], positions: Sequence[int]) -> list
     return [EncodedDocuments(b"".join(raws), len(raws), max(map(len, raws)))]
 
 
-def with_documents(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a command with its documents one by one, for those who look at commands."""
-    return {
-        name: [document for part in value for document in part.documents()]
-        if isinstance(value, list) and value and isinstance(value[0], EncodedDocuments)
-        else value
-        for name, value in body.items()
-    }
+def shown(body: Mapping[str, Any], codec_options: CodecOptions[Any]) -> dict[str, Any]:
+    """Return a command for those who look at commands: with plain documents, one by one.
+
+    Args:
+        body: The command.
+        codec_options: Those that the driver will encode it with.
+    """
+    options: CodecOptions[dict[str, Any]] = codec_options.with_options(
+        document_class=dict,
+        type_registry=TypeRegistry(),  # the user's type decoders are for replies
+        datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    )
+    return {name: _shown(value, options) for name, value in body.items()}
+
+
+def _shown(value: Any, options: CodecOptions[dict[str, Any]]) -> Any:
+    if isinstance(value, list):
+        parts = [
+            part.documents() if isinstance(part, EncodedDocuments) else [part] for part in value
+        ]
+        return [_shown(each, options) for part in parts for each in part]
+    if isinstance(value, RawBSONDocument):
+        return _plain(value, options)
+    return value
+
+
+def _plain(encoded: RawBSONDocument, options: CodecOptions[dict[str, Any]]) -> Mapping[str, Any]:
+    """Return a document as a dict, unless it would not be encoded to the same again."""
+    try:
+        plain = bson.decode(encoded.raw, options)
+        return plain if bson.encode(plain, codec_options=options) == encoded.raw else encoded
+    except Exception:  # noqa: BLE001 - the user's own bytes, or what Python has no value for
+        return encoded

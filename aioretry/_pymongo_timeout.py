@@ -56,6 +56,13 @@ def fresh(seconds: float) -> Iterator[None]:
         _csot.DEADLINE.reset(token)
 
 
+def lift() -> None:
+    """Have PyMongo set no limit in this context."""
+    _csot.TIMEOUT.set(None)
+    _csot.DEADLINE.set(math.inf)
+    _csot.RTT.set(0.0)
+
+
 def end() -> None:
     """Have PyMongo take the timeout of this context for over, if it has one."""
     _csot.DEADLINE.set(-math.inf)

@@ -151,6 +151,12 @@ def detached(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     return contextvars.Context().run(call, *args, **kwargs)
 
 
+def lift_deadlines() -> None:
+    """Set no deadline in this context any more, for what goes on in a copy of its caller's."""
+    _current.set(None)
+    _pymongo_timeout.lift()
+
+
 def validate_seconds(name: str, seconds: object) -> float | None:
     """Return a number of seconds, or raise an error that names the argument.
 

@@ -23,7 +23,7 @@ from aioretry._driver import (
     ServerView,
     TopologyView,
 )
-from aioretry._encoded import with_documents
+from aioretry._encoded import shown
 from aioretry._motor.idle import Doubts
 from aioretry._motor.messages import encode_documents
 from aioretry.deadlines import Deadline
@@ -150,8 +150,8 @@ class Attempts:
     def body(self, call: AttemptCall, held: ServerSession) -> dict[str, Any]:
         """Return the command as it is sent, with its transaction number."""
         command = call.command
-        is_shown = command.is_part and self.are_watched
-        body = with_documents(command.body) if is_shown else dict(command.body)
+        options = command.codec_options
+        body = shown(command.body, options) if self.are_watched else dict(command.body)
         if call.numbered:
             body["txnNumber"] = bson.Int64(call.number.take(held))
         # Not before: a second attempt must not prepare or number the command at the same time.

@@ -22,7 +22,15 @@ from pymongo.errors import (
 )
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of, resolve
+from aioretry import (
+    Attempt,
+    DeadlineExceeded,
+    Outcome,
+    attempts_of,
+    deadline,
+    outcome_of,
+    resolve,
+)
 from aioretry._coalesce import Coalescing, InsertQueue
 from aioretry._commands import Target
 from aioretry._coordinator import Coordinator
@@ -35,11 +43,12 @@ from aioretry._driver import (
     ServerView,
     TopologyView,
 )
+from aioretry._pymongo_timeout import surrounding_end
 from aioretry._replies import alone
 from aioretry._sessions import SessionLease
 from aioretry._shared_insert import latest
 from aioretry._verdict import Policy
-from aioretry.deadlines import Deadline
+from aioretry.deadlines import Deadline, current_deadline
 
 ADDRESS = ("a", 1)
 LIMITS = Limits(2**20, 48_000_000, 100_000)
@@ -363,12 +372,15 @@ class TestQueue:
         assert never is latest([near, never])
         assert latest([None]) is None
 
-    async def test_nobody_s_context(self, driver, make):
-        """What is done for many is not done in the context of the first."""
+    async def test_whose_context(self, driver, make):
+        """Listeners of the command find the span of the first; its deadline is its own."""
         CALLER.set("first")
-        insert = make().insert({}, None)
+        async with deadline(60):
+            insert = make().insert({}, None)
         flying = await launched(driver)
-        assert CALLER not in flying.context
+        assert "first" == flying.context[CALLER]
+        assert flying.context.run(current_deadline) is None
+        assert flying.context.run(surrounding_end) is None
         flying.prepare().reply()
         await insert
 

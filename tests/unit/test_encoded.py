@@ -8,7 +8,7 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioretry._encoded import with_documents
+from aioretry._encoded import shown
 from aioretry._motor import encode_documents
 
 OPTIONS = CodecOptions()
@@ -60,9 +60,25 @@ def test_what_can_not_be_encoded():
 
 
 def test_for_those_who_look():
-    """A command shows its documents one by one, whatever parts they were encoded in."""
+    """A command shows its documents one by one, as dicts, whatever parts they were encoded in."""
     given_ones = [{"_id": number} for number in range(5)]
     parts = [encode_documents(given_ones[:3], OPTIONS), encode_documents(given_ones[3:], OPTIONS)]
-    shown = with_documents({"insert": "c", "documents": parts, "let": [1], "empty": []})
-    assert given_ones == [dict(document) for document in shown.pop("documents")]
-    assert {"insert": "c", "let": [1], "empty": []} == shown
+    inner = RawBSONDocument(bson.encode({"deep": [{"x": 1}]}))
+    body = {"insert": "c", "documents": parts, "let": [1], "empty": [], "query": inner}
+    told = shown(body, OPTIONS.with_options(document_class=RawBSONDocument))
+    assert {**body, "documents": given_ones, "query": {"deep": [{"x": 1}]}} == told
+    assert {dict} == set(map(type, [told["query"], told["query"]["deep"][0], *told["documents"]]))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(b"\x0f\0\0\0\x06old\0\x06new\0\0", id="no value of Python's"),
+        pytest.param(b"\x11\0\0\0\x08a\0\0\x08b\0\0\x08a\0\1\0", id="a name twice"),
+        pytest.param(b"\x09\0\0\0\x02a\0\1\0", id="broken"),
+    ],
+)
+def test_what_would_not_be_sent_as_it_is(raw):
+    """It is left encoded."""
+    document = RawBSONDocument(raw)
+    assert [document] == shown({"documents": [document]}, OPTIONS)["documents"]

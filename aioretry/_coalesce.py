@@ -136,6 +136,7 @@ class InsertQueue:
         # The soonest comes first; what ends before its time stays in it for a while.
         self._ends: list[tuple[float, int, Deadline, weakref.ref[CoalescedInsert]]] = []
         self._count = itertools.count()
+        coordinator.queues.add(self)
         self._timer: asyncio.TimerHandle | None = None
         self._next_look = math.inf
         self._last_look = -math.inf
@@ -144,14 +145,18 @@ class InsertQueue:
         waiting, under_way = self._counts()
         return f"<{type(self).__name__} waiting={waiting} under_way={under_way}>"
 
+    @property
+    def size(self) -> int:
+        """How many inserts have not ended."""
+        return sum(self._counts())
+
     def _counts(self) -> tuple[int, int]:
         waiting = len(self._unlimited) + len(self._limited) + len(self._later)
         return waiting, 0 if self._under_way is None else len(self._under_way)
 
-    def is_for(self, coordinator: Coordinator, target: Target, coalescing: Coalescing) -> bool:
+    def is_for(self, target: Target, coalescing: Coalescing) -> bool:
         """Tell whether it is the one for inserts of this kind."""
-        own = (self._coordinator, self._target, self._coalescing)
-        return own == (coordinator, target, coalescing)
+        return (self._target, self._coalescing) == (target, coalescing)
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -167,7 +172,7 @@ class InsertQueue:
         insert.outages = self._outages
         try:
             insert.identify()
-            self._coordinator.make_room(others=sum(self._counts()))
+            self._coordinator.make_room(sum(queue.size for queue in self._coordinator.queues))
             if self._later or self._is_full():
                 self._later[insert] = None
             else:
@@ -264,7 +269,7 @@ class InsertQueue:
                     raise
 
     def _expect(self, deadline: Deadline, insert: CoalescedInsert) -> None:
-        if len(self._ends) >= 2 * sum(self._counts()) + _FORGOTTEN_AT_ONCE:
+        if len(self._ends) >= 2 * self.size + _FORGOTTEN_AT_ONCE:
             self._ends = [end for end in self._ends if _is_open(end[-1]())]
             heapq.heapify(self._ends)
         heapq.heappush(self._ends, (deadline.at, next(self._count), deadline, weakref.ref(insert)))

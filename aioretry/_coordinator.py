@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
+from weakref import WeakSet
 
 import anyio
 from pymongo.errors import InvalidOperation, PyMongoError, ServerSelectionTimeoutError
@@ -72,6 +73,9 @@ class Coordinator:
         self._topology_text: tuple[object, str] = (None, "")
         self._server_selection_timeout = server_selection_timeout
         self._most_waiting = most_waiting
+        self.queues: WeakSet[Any] = WeakSet()
+        """Where inserts wait that travel together, each with its ``size``."""
+
         self._hooks = hooks
         self._watchers = wanting_every_event(hooks)
         self._losses = Losses(loop)
@@ -148,15 +152,14 @@ class Coordinator:
         """Let one more write wait for a server.
 
         Args:
-            others: How many writes wait with the caller.
+            others: How many wait that have been let, but for no server yet.
 
         Raises:
             TooManyWaiting: There are too many already.
             InvalidOperation: The client was closed.
         """
-        if self._selection.waiting + others >= self._most_waiting and not (
-            self._selection.has_server()
-        ):
+        waiting = self._selection.waiting + others
+        if waiting >= self._most_waiting and not self._selection.has_server():
             raise TooManyWaiting(
                 f"{self._most_waiting} writes wait for a server already; nothing was sent"
             )

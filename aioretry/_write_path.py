@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import anyio
 from bson.binary import Binary
@@ -49,7 +49,6 @@ class WritePath:
         self._hooks = hooks
         self._most_waiting = most_waiting
         self._coordinator: Coordinator | None = None
-        self.queues: WeakSet[Any] = WeakSet()
         """Where writes wait to travel together."""
 
         self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()

@@ -744,13 +744,10 @@ class RetryMotorCollection(Definitions[DocumentT]):
             return queue
         if self._is_motors_bulk(None):
             return None
-        queues, target = self._write_path.queues, self._target()
-        queue = next(
-            (each for each in queues if each.is_for(coordinator, target, coalescing)), None
-        )
+        queues, target = coordinator.queues, self._target()
+        queue = next((each for each in queues if each.is_for(target, coalescing)), None)
         if queue is None:
             queue = InsertQueue(coordinator, target, self._write_path.lease, coalescing)
-            queues.add(queue)
         self._own_queue = queue
         return queue
 

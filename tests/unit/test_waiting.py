@@ -201,15 +201,18 @@ async def test_too_many():
 
 
 async def test_too_many_of_a_group():
-    """Those that wait to travel together count as well."""
+    """Those that wait to travel together count as well, wherever they go."""
     driver, loop = Driver(), asyncio.get_running_loop()
     coordinator = Coordinator(
         driver, loop, Policy(), server_selection_timeout=60, hooks=(), most_waiting=3
     )
-    queue = InsertQueue(coordinator, TARGET, lambda: SessionLease(None), Coalescing(10, 1000))
-    writes = [queue.insert({"_id": n}, None) for n in range(3)]
+    one, other = (
+        InsertQueue(coordinator, TARGET, lambda: SessionLease(None), Coalescing(most, 1000))
+        for most in (10, 20)
+    )
+    writes = [queue.insert({"_id": n}, None) for n, queue in enumerate([one, other, one])]
     with pytest.raises(TooManyWaiting) as caught:
-        await queue.insert({"_id": 3}, None)
+        await other.insert({"_id": 3}, None)
     assert Outcome.NOT_APPLIED is outcome_of(caught.value)
     for each in writes:
         each.cancel()

@@ -26,7 +26,7 @@ async def server():
 
 @pytest.fixture
 async def scripted(server):
-    async with RetryClient(server.uri, serverSelectionTimeoutMS=300) as client:
+    async with RetryClient(server.uri) as client:
         yield client.db.c
 
 

@@ -21,17 +21,19 @@ from tests.streams.tagging import animal, of_change_stream
 _MOST = 2**63 - 1
 
 
-async def test_a_change_of_too_many_buckets(documents, target, fresh, tags):
+async def test_a_change_of_too_many_buckets(replica_set, documents, target, fresh, tags):
     """It says that a rebuild is needed, instead of trying for ever; and the rebuild does."""
-    aggregator = of_change_stream(documents, target, lease_seconds=1.0)
+    aggregator = of_change_stream(documents, target, lease_seconds=2.0)
     await aggregator.rebuild()
-    await documents.insert_one(animal(1, *(f"tag {n}" for n in range(30_000))))
-    async with asyncio.timeout(100.0):
-        with pytest.raises(ChangeTooLargeError, match="one change moves 30000 buckets") as caught:
+    await documents.insert_one(animal(1, *(f"tag {n}" for n in range(1000))))
+    # As if there were so many that the increments alone take longer than the lease.
+    slow = replica_set.faults.delay(3.0, "update", namespace=target.full_name, times=None)
+    async with slow, asyncio.timeout(100.0):
+        with pytest.raises(ChangeTooLargeError, match="one change moves 1000 buckets") as caught:
             await aggregator.run(until_caught_up=True)
-        await aggregator.rebuild_after(caught.value)
-        await documents.insert_one(animal(2, "x"))
-        await aggregator.run(until_caught_up=True)
+    await aggregator.rebuild_after(caught.value)
+    await documents.insert_one(animal(2, "x"))
+    await aggregator.run(until_caught_up=True)
     assert tags() == fresh()
 
 

@@ -46,7 +46,7 @@ class Figures:
     """What came of resolving."""
 
     sessions: dict[str, int] = field(default_factory=dict)
-    """How many the servers keep in the end, by when they were counted."""
+    """How many the servers keep in the end, by when they were counted and how many may be."""
 
     longest: float = 0.0
     """Seconds that the slowest call took, without what came after its end."""

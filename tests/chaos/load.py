@@ -97,7 +97,9 @@ class Writers:
             self._bulk_write: 8,
             self._insert_coalesced: 5,
         }
-        units = Units(side, collection, book, timeline, load.habits, keys)
+        # Without a deadline, a key is waited for as long as a lost transaction with it is open.
+        limited = replace(load.habits, unlimited=0.0)
+        units = Units(side, collection, book, timeline, limited, keys)
         self._ways[units.transact] = 6
         if keys is not None:
             short = Caller(side, book, timeline, replace(load.habits, **_SHORT))

@@ -60,7 +60,7 @@ class Sessions:
                 break
             await asyncio.sleep(_PAUSE)
         when = "before the client was closed" if is_open else "after it"
-        book.figures.sessions[when] = left
+        book.figures.sessions[f"{when}, of at most {most}:"] = left
         if left > most:
             book.find(f"{left} sessions are left {when}, of which {most} can be explained")
 

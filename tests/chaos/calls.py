@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConfigurationError, PyMongoError
 
 import aioretry
 from aioretry import Outcome
@@ -196,6 +196,8 @@ class Caller:
             self._figures.cancelled += 1
         elif self._side.tells and self._side.outcome_of(exc) is None:
             self._book.find(f"an error without an outcome: {exc!r}")
+        if self._side.tells and isinstance(exc, ConfigurationError):
+            self._book.find(f"a fault that was taken for the deployment's configuration: {exc!r}")
 
     def _note(self, exc: BaseException, began: float, *, is_limited: bool) -> None:
         # A key is in use as long as an earlier call's transaction is open whose abort was lost.

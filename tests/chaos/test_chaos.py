@@ -10,7 +10,7 @@ from random import Random
 from xml.etree import ElementTree as ET
 
 import pytest
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConfigurationError, PyMongoError
 
 from aioretry import Outcome, deadline
 from aioretry.testing import Ledger
@@ -383,6 +383,15 @@ class TestCaller:
         for seed in range(50):
             await caller.call(send, Random(seed))
         assert 2.0 < min(seen) < 4.0 < 7.0 < max(seen) <= 9.0
+
+    async def test_a_fault_taken_for_configuration_is_found(self):
+        """What servers can do is the same before and after all faults."""
+        book = Book(lambda _: Outcome.NOT_APPLIED)
+        side = replace(OURS, outcome_of=book.outcome_of)
+        caller = Caller(side, book, Timeline(), Habits(timeout=60.0, cancels=0.0))
+        with pytest.raises(ConfigurationError):
+            await caller.call(lambda: raising(ConfigurationError("no sessions")), Random(1))
+        assert len(book.findings) == 1
 
     @pytest.mark.parametrize("outcome", [*Outcome, None])
     async def test_an_error_without_outcome_is_found(self, outcome):

@@ -134,6 +134,13 @@ class Book:
         """How many sessions of transactions were neither pooled nor ended."""
         return self.abandoned + sum(session.dirty for session in self.sessions.values())
 
+    @property
+    def open_questions(self) -> int:
+        """How many writes may still be resolved: those in doubt whose errors are kept here."""
+        entries = [entry for ledger in self.ledgers.values() for entry in ledger.entries]
+        errors = {id(entry.error): entry.error for entry in entries if entry.error is not None}
+        return sum(self.outcome_of(error) is Outcome.UNKNOWN for error in errors.values())
+
     def find(self, what: str) -> None:
         """Note something that must not be."""
         self.findings.append(what)

@@ -14,7 +14,7 @@ from tests.chaos.truth import Found
 # How often one call may be sent in the first second, and in each one after that; and how many calls
 # a writer has at once, where it resolves a burst.
 _FIRST, _LATER = 7, 2
-_CALLS_AT_ONCE = 4
+_CALLS_AT_ONCE = 2
 _AFTERMATH = 5.0  # seconds in which what was healed may still be felt, as by an election
 
 

@@ -24,8 +24,8 @@ minutes by default, so that little of it is forgotten with one that is killed.""
 
 _TRIES = 60
 _PAUSE = 0.5
-_SWALLOWED = 20
-_OTHERS = 20  # of reads that lost their connection, which PyMongo drops too
+_SWALLOWED = 10
+_OTHERS = 10  # of reads that lost their connection, which PyMongo drops too
 _PATIENCE = 30.0  # seconds for what is to be ended
 
 
@@ -72,7 +72,7 @@ def most_left(book: Book, faults: Sequence[Happened], writers: int) -> int:
     without ending them; and for each fault of a server as many as one usually ends at once: what it
     was told last is forgotten, or written down when others have forgotten it. While the client is
     open, also two for each writer, for its call and for one that it has left behind, which are
-    pooled; and one for each call of unknown outcome, which may still be resolved.
+    pooled; and one for each write of unknown outcome, which may still be resolved.
 
     Args:
         book: What was told.
@@ -82,7 +82,7 @@ def most_left(book: Book, faults: Sequence[Happened], writers: int) -> int:
     swallowed = _SWALLOWED * sum(fault.kind.is_of_processes for fault in faults)
     most = book.dropped_sessions + swallowed + _OTHERS
     if writers:
-        most += 2 * writers + book.figures.failed["unknown"]
+        most += 2 * writers + book.open_questions
     return most
 
 

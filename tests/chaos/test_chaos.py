@@ -274,11 +274,13 @@ class TestJudge:
 
     def test_explains_sessions(self):
         """More may be left where more was lost or is in doubt, and fewer once all is closed."""
-        book = Book(OURS.outcome_of)
+        book = Book(outcome_of)
         closed = most_left(book, [], writers=0)
         assert most_left(book, [], writers=40) == closed + 80
-        book.figures.failed["unknown"] = 7
-        assert most_left(book, [], writers=40) == closed + 87
+        shared = LostError(Outcome.UNKNOWN)
+        for error in (shared, shared, LostError(Outcome.UNKNOWN), LostError(Outcome.APPLIED)):
+            book.ledgers["inserts"].record(1, Outcome.UNKNOWN, error)
+        assert most_left(book, [], writers=40) == closed + 82
         book.abandoned = 3
         assert most_left(book, [], writers=0) == closed + 3
         assert most_left(book, [Happened(Kind.DELAY, "", 1.0, 2.0)], writers=0) == closed + 3

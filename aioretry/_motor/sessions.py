@@ -105,12 +105,27 @@ class _Guarded:
             self._method(self._owner(), *args, **kwargs)
 
 
+class _Stamp(_Guarded):
+    """What adds a session to a command."""
+
+    def __call__(
+        self, command: Any, is_retryable: bool, read_preference: Any, connection: Any
+    ) -> None:
+        # A connection that was opened while its server changed its state believes for good that
+        # there are no sessions, and PyMongo would refuse every transaction over it.
+        servers = self._owner().client.topology_description.server_descriptions()
+        server = servers.get(connection.address)
+        if server is not None and server.logical_session_timeout_minutes is not None:
+            connection.supports_sessions = True
+        super().__call__(command, is_retryable, read_preference, connection)
+
+
 def _keep_apart(session: Any, runs: Runs) -> None:
     # The places that everything passes: where it is forgotten how the last transaction has ended,
     # where a number is taken, and where a command gets its session. Threads decide long before
     # whether they are in a transaction.
     kind, transaction = type(session), session._transaction
-    session._apply_to = _Guarded(session, kind._apply_to, runs)
+    session._apply_to = _Stamp(session, kind._apply_to, runs)
     session._start_retryable_write = _Guarded(session, kind._start_retryable_write, runs)
     transaction.reset = _Guarded(transaction, type(transaction).reset, runs)
     finishing = _Finishing(session)

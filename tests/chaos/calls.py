@@ -2,18 +2,21 @@
 
 import asyncio
 import enum
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConfigurationError, PyMongoError
 
 import aioretry
 from aioretry import Outcome
 from aioretry.errors import links_of
-from tests.chaos.book import Book
+from aioretry.idempotent import KeyInUseError
+from tests.chaos.book import Book, Failed, Statement
 from tests.chaos.clients import Side
 from tests.chaos.timeline import Timeline
 
@@ -23,6 +26,10 @@ Send = Callable[[], "asyncio.Future[Any]"]
 _RESOLVE_SECONDS = 30.0
 FAILURES = (PyMongoError, TimeoutError, asyncio.CancelledError)
 """What a call may raise; anything else ends the run."""
+
+
+class MadeUpError(PyMongoError):
+    """What the load itself raises in a transaction."""
 
 
 class Way(enum.Enum):
@@ -40,8 +47,20 @@ class Habits:
     timeout: float
     """The deadline of each call, in seconds."""
 
+    shortest: float | None = None
+    """The shortest deadline, if each call has its own; that one is the longest then."""
+
+    unlimited: float = 0.0
+    """How many of the calls have no deadline, and so one retry."""
+
     cancels: float = 0.1
     """How many of the calls are cancelled, unless they end before that."""
+
+    moments: tuple[float, float] = (0.001, 1.0)
+    """When they are, in seconds."""
+
+    ways: Sequence[Way] = tuple(Way)
+    """How they are."""
 
     resolves: float = 0.5
     """How many of the writes of unknown outcome are resolved."""
@@ -70,14 +89,17 @@ class Caller:
         Raises:
             BaseException: One of `FAILURES`.
         """
-        way = rng.choice(list(Way)) if rng.random() < self._habits.cancels else None
-        after = 10 ** rng.uniform(-3.0, 0.0)
-        started = time.monotonic()
+        way = rng.choice(self._habits.ways) if rng.random() < self._habits.cancels else None
+        after = _between(self._habits.moments, rng)
+        limit = self._limit_of(rng)
+        started, began = time.monotonic(), self._timeline.now
         try:
-            return await self._sent(send, way, after)
+            return await self._sent(send, limit, way, after)
         except FAILURES as exc:
             self._require_not_cancelled()
             self._look_at(exc)
+            if way is None and self._habits.shortest is None:
+                self._note(exc, began, is_limited=limit is not None)
             raise
         finally:
             self._figures.longest = max(self._figures.longest, time.monotonic() - started)
@@ -110,6 +132,18 @@ class Caller:
         self._figures.resolved["result"] += 1
         return result
 
+    async def write(self, statement: Statement, send: Send, rng: Random) -> Any:
+        """Make a call for one statement, and note it in its ledger; None if it failed."""
+        ledger = self._book.ledgers[statement.ledger]
+        writing = self.call_to_the_end(send, rng)
+        try:
+            result = await ledger.write(statement.key, writing)
+        except FAILURES as exc:
+            self.fail(exc)
+            return None
+        self.acknowledge(statement.ledger)
+        return result
+
     def acknowledge(self, kind: str) -> None:
         """Note that a call returned."""
         self._figures.acknowledged[kind] += 1
@@ -125,18 +159,24 @@ class Caller:
             link.__traceback__ = None
         return outcome or Outcome.UNKNOWN
 
-    async def _sent(self, send: Send, way: Way | None, after: float) -> Any:
+    def _limit_of(self, rng: Random) -> float | None:
+        habits = self._habits
+        if habits.shortest is not None:
+            return _between((habits.shortest, habits.timeout), rng)
+        return None if rng.random() < habits.unlimited else habits.timeout
+
+    async def _sent(self, send: Send, limit: float | None, way: Way | None, after: float) -> Any:
         loop = asyncio.get_running_loop()
         match way:
             case None:
-                return await self._limited(send)
+                return await self._limited(send, limit)
             case Way.TIMEOUT:
                 async with asyncio.timeout(after):
-                    return await self._limited(send)
+                    return await self._limited(send, limit)
             case Way.TASK:
-                running: asyncio.Future[Any] = loop.create_task(self._limited(send))
+                running: asyncio.Future[Any] = loop.create_task(self._limited(send, limit))
             case Way.FUTURE:
-                with self._side.limit(self._habits.timeout):
+                with self._until(limit):
                     running = send()
         timer = loop.call_later(after, running.cancel)
         try:
@@ -144,17 +184,34 @@ class Caller:
         finally:
             timer.cancel()
 
-    async def _limited(self, send: Send) -> Any:
-        with self._side.limit(self._habits.timeout):
+    async def _limited(self, send: Send, limit: float | None) -> Any:
+        with self._until(limit):
             return await send()
+
+    def _until(self, limit: float | None) -> AbstractContextManager[object]:
+        return nullcontext() if limit is None else self._side.limit(limit)
 
     def _look_at(self, exc: BaseException) -> None:
         if isinstance(exc, TimeoutError | asyncio.CancelledError):
             self._figures.cancelled += 1
         elif self._side.tells and self._side.outcome_of(exc) is None:
             self._book.find(f"an error without an outcome: {exc!r}")
+        if self._side.tells and isinstance(exc, ConfigurationError):
+            self._book.find(f"a fault that was taken for the deployment's configuration: {exc!r}")
+
+    def _note(self, exc: BaseException, began: float, *, is_limited: bool) -> None:
+        # A key is in use as long as an earlier call's transaction is open whose abort was lost.
+        if self._side.tells and not isinstance(exc, MadeUpError | KeyInUseError):
+            failed = Failed(began, self._timeline.now, is_limited, repr(exc))
+            self._book.failures.append(failed)
 
     def _require_not_cancelled(self) -> None:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise asyncio.CancelledError
+
+
+def _between(ends: tuple[float, float], rng: Random) -> float:
+    """Draw a time; half as many of twice the length."""
+    least, most = map(math.log, ends)
+    return math.exp(rng.uniform(least, most))

@@ -12,10 +12,12 @@ from aioretry import (
     Outcome,
     PartialResult,
     RetryClient,
+    RetryMotorCollection,
     deadline,
     outcome_of,
     partial_result_of,
     resolve,
+    run_transaction,
 )
 
 Client = AsyncIOMotorClient[dict[str, Any]]
@@ -34,6 +36,12 @@ class Side:
     partial_result_of: Callable[[BaseException], PartialResult | None]
     resolve: Callable[..., Awaitable[Any]] | None
     """Finds out what became of a write; None where that can't be done."""
+
+    coalesced: Callable[[Any], Any]
+    """Gives the view of a collection whose inserts travel together, if there is one."""
+
+    transact: Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]
+    """Runs a callback in a transaction."""
 
     tells: bool
     """Whether each driver error has to say what became of the write."""
@@ -58,6 +66,11 @@ def _nothing(_exc: BaseException) -> None:
     return None
 
 
+async def _with_transaction(client: Client, callback: Callable[[Any], Awaitable[Any]]) -> Any:
+    async with await client.start_session() as session:
+        return await session.with_transaction(callback)
+
+
 OURS = Side(
     "aioretry",
     RetryClient,
@@ -65,8 +78,18 @@ OURS = Side(
     outcome_of,
     partial_result_of,
     resolve,
+    RetryMotorCollection.coalesced,
+    run_transaction,
     tells=True,
 )
 MOTOR = Side(
-    "Motor", AsyncIOMotorClient, pymongo.timeout, _nothing, _nothing, resolve=None, tells=False
+    "Motor",
+    AsyncIOMotorClient,
+    pymongo.timeout,
+    _nothing,
+    _nothing,
+    None,
+    lambda collection: collection,
+    _with_transaction,
+    tells=False,
 )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 
 from aioretry.testing import CommandFailedError, Fault, Member, NoPrimaryError, ReplicaSet
 from tests.chaos.schedule import Kind, Planned
@@ -11,7 +12,9 @@ from tests.chaos.timeline import Happened, Timeline
 
 Say = Callable[[str], None]
 _WTIMEOUT = 64
-_MAY_BE_APPLIED = (Kind.DELAY, Kind.HANG, Kind.ERROR)
+_MAY_BE_APPLIED = (Kind.DELAY, Kind.HANG, Kind.ERROR, Kind.HOT_BREAK)
+_ONE_IN = 3  # connections that are lost at once
+_LOST_EVERY = 0.5  # seconds
 
 
 class Saboteur:
@@ -44,27 +47,56 @@ class Saboteur:
 
     async def _carry_out(self, planned: Planned) -> None:
         await self._wait_until(planned.at)
-        way = self._break_process if planned.kind.is_of_processes else self._break_network
+        if planned.kind is Kind.HALF_DEAD:
+            way = self._break_connections
+        else:
+            way = self._break_process if planned.kind.is_of_processes else self._break_network
         began = self._timeline.now
-        async with way(planned) as text:
-            if text is None:
+        async with way(planned) as doing:
+            if doing is None:
                 self._say(f"{planned.kind.value}: nobody to do it to")
                 return
-            self._say(f"{text}, for {planned.lasts:.1f} s")
+            self._say(f"{doing.text}, for {planned.lasts:.1f} s")
             await self._wait_until(began + planned.lasts)
-        self._timeline.faults.append(Happened(planned.kind, text, began, self._timeline.now))
+        fired = 0 if doing.fault is None else doing.fault.fired
+        self._timeline.faults.append(
+            Happened(
+                planned.kind, doing.text, began, self._timeline.now, fired, tuple(doing.strokes)
+            )
+        )
 
     async def _wait_until(self, when: float) -> None:
         await asyncio.sleep(max(0.0, when - self._timeline.now))
 
     @asynccontextmanager
-    async def _break_network(self, planned: Planned) -> AsyncIterator[str | None]:
+    async def _break_network(self, planned: Planned) -> AsyncIterator["_Doing"]:
         member = await self._choose(planned, broken_too=True)
         fault, text = self._arm(planned, member)
         try:
-            yield text
+            yield _Doing(text, fault)
         finally:
             fault.disarm()
+
+    @asynccontextmanager
+    async def _break_connections(self, planned: Planned) -> AsyncIterator["_Doing"]:
+        member = await self._choose(planned, broken_too=True)
+        members = self._servers.members if member is None else (member,)
+        doing = _Doing(f"{planned.kind.value} to {_name(member)}, each {_LOST_EVERY:g} s")
+        losing = asyncio.create_task(self._lose_connections(members, doing.strokes))
+        try:
+            yield doing
+        finally:
+            losing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await losing
+
+    async def _lose_connections(self, members: Sequence[Member], strokes: list[float]) -> None:
+        """Lose some connections again and again, as if one of several back ends had died."""
+        while True:
+            strokes.append(self._timeline.now)
+            for member in members:
+                await asyncio.to_thread(_lose_some, member)
+            await asyncio.sleep(_LOST_EVERY)
 
     def _arm(self, planned: Planned, member: Member | None) -> tuple[Fault, str]:
         faults, commands = self._servers.faults, planned.commands
@@ -78,6 +110,9 @@ class Saboteur:
                 return faults.drop_request(*commands, times=times, must_fire=False), about
             case Kind.DROP_REPLY:
                 return faults.drop_reply(*commands, times=times, must_fire=False), about
+            case Kind.HOT_BREAK:
+                drop = faults.drop_reply if planned.applied else faults.drop_request
+                return drop(*commands, times=times, must_fire=False), about
             case Kind.DELAY:
                 fault = faults.delay(
                     planned.wait, *commands, applied=planned.applied, times=times, must_fire=False
@@ -107,9 +142,10 @@ class Saboteur:
                 return fault, f"{name} before {_name(member)}"
 
     @asynccontextmanager
-    async def _break_process(self, planned: Planned) -> AsyncIterator[str | None]:
+    async def _break_process(self, planned: Planned) -> AsyncIterator["_Doing | None"]:
         if planned.kind is Kind.STEP_DOWN:
-            yield await self._step_down(planned)
+            text = await self._step_down(planned)
+            yield None if text is None else _Doing(text)
             return
         member = await self._choose(planned, broken_too=False)
         if member is None:
@@ -118,7 +154,7 @@ class Saboteur:
         self._broken.add(member.index)
         try:
             async with self._ways(planned.kind, member):
-                yield f"{planned.kind.value} of {_name(member)}"
+                yield _Doing(f"{planned.kind.value} of {_name(member)}")
         finally:
             self._broken.remove(member.index)
 
@@ -164,6 +200,28 @@ class Saboteur:
                 candidates.insert(0, await self._servers.primary())
         whole = (one for one in candidates if broken_too or one.index not in self._broken)
         return next(whole, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """A fault that lasts."""
+
+    text: str
+    fault: Fault | None = None
+    strokes: list[float] = field(default_factory=list)
+
+
+def _lose_some(member: Member) -> None:
+    proxy = member.proxy
+    if proxy is None:
+        raise AssertionError("there is no proxy")
+
+    def lose() -> None:
+        links = [link for link in proxy._links._links if not link.is_monitor]
+        for link in links[::_ONE_IN]:
+            link.abort()
+
+    proxy._thread.run(lose)
 
 
 def _name(member: Member | None) -> str:

@@ -3,20 +3,40 @@
 import asyncio
 import itertools
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
 from pymongo import DeleteOne, InsertOne, ReturnDocument, UpdateOne
 
 from aioretry import Outcome
-from tests.chaos.book import COUNTERS, TICKET, Book, Statement, delete, increment, insert, push
-from tests.chaos.calls import FAILURES, Caller, Habits, Send
+from aioretry.idempotent import Keys
+from tests.chaos.book import (
+    COUNTERS,
+    TICKET,
+    Book,
+    Statement,
+    coalesced,
+    delete,
+    increment,
+    insert,
+    push,
+)
+from tests.chaos.calls import FAILURES, Caller, Habits, Send, Way
 from tests.chaos.clients import Side
+from tests.chaos.keyed import KeyedPushes
 from tests.chaos.timeline import Timeline
+from tests.chaos.units import Units
 
-_SMALLEST, _LARGEST = 5, 20  # bulks
+_SMALLEST, _LARGEST = 5, 20  # bulks, and bursts of single inserts
+_HASTY: Mapping[str, Any] = {
+    "cancels": 0.6,
+    "moments": (0.001, 0.012),
+    "ways": (Way.TIMEOUT,),
+    "resolves": 1.0,
+}
+_SHORT: Mapping[str, Any] = {"shortest": 0.05, "timeout": 3.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +67,25 @@ class Writers:
         book: Where they note what they were told.
         timeline: Where they note when.
         load: How much they write.
+        keys: For writes that have one, or None.
     """
 
     def __init__(
-        self, side: Side, collection: Any, book: Book, timeline: Timeline, load: Load
+        self,
+        side: Side,
+        collection: Any,
+        book: Book,
+        timeline: Timeline,
+        load: Load,
+        keys: Keys | None,
     ) -> None:
         self._side = side
         self._collection = collection
         self._book = book
         self._load = load
         self._caller = Caller(side, book, timeline, load.habits)
+        self._coalesced = side.coalesced(collection)
+        self._hasty = Caller(side, book, timeline, replace(load.habits, **_HASTY))
         self._stop = asyncio.Event()
         self._ways: dict[Callable[[Random], Awaitable[None]], int] = {
             self._increment: 25,
@@ -66,7 +95,16 @@ class Writers:
             self._delete: 10,
             self._insert_many: 7,
             self._bulk_write: 8,
+            self._insert_coalesced: 5,
         }
+        # Without a deadline, a key is waited for as long as a lost transaction with it is open.
+        limited = replace(load.habits, unlimited=0.0)
+        units = Units(side, collection, book, timeline, limited, keys)
+        self._ways[units.transact] = 6
+        if keys is not None:
+            short = Caller(side, book, timeline, replace(load.habits, **_SHORT))
+            self._ways[units.do_once] = 4
+            self._ways[KeyedPushes(collection, book, short, keys).push] = 8
 
     async def run(self) -> None:
         """Write until stopped; a writer that raises something unexpected stops all."""
@@ -101,7 +139,7 @@ class Writers:
         await self._update(statement, {"$push": {"marks": statement.key}}, rng)
 
     async def _update(self, statement: Statement, change: dict[str, Any], rng: Random) -> None:
-        result = await self._single(
+        result = await self._caller.write(
             statement,
             lambda: self._collection.update_one({"_id": statement.document}, change),
             rng,
@@ -111,8 +149,20 @@ class Writers:
 
     async def _insert(self, rng: Random) -> None:
         statement = insert(self._book.number("insert"))
-        result = await self._single(
+        result = await self._caller.write(
             statement, lambda: self._collection.insert_one({"_id": statement.document}), rng
+        )
+        if result is not None:
+            self._require(statement, result.inserted_id == statement.document)
+
+    async def _insert_coalesced(self, rng: Random) -> None:
+        burst = [Random(rng.random()) for _ in range(rng.randint(_SMALLEST, _LARGEST))]
+        await asyncio.gather(*map(self._insert_one_coalesced, burst))
+
+    async def _insert_one_coalesced(self, rng: Random) -> None:
+        statement = coalesced(self._book.number("coalesced"))
+        result = await self._hasty.write(
+            statement, lambda: self._coalesced.insert_one({"_id": statement.document}), rng
         )
         if result is not None:
             self._require(statement, result.inserted_id == statement.document)
@@ -121,7 +171,7 @@ class Writers:
         if (number := self._victim()) is None:
             return
         statement = delete(number)
-        result = await self._single(
+        result = await self._caller.write(
             statement, lambda: self._collection.delete_one({"_id": statement.document}), rng
         )
         if result is not None:
@@ -130,18 +180,6 @@ class Writers:
     def _victim(self) -> int | None:
         number = self._book.number("delete")
         return number if number < self._load.victims else None
-
-    async def _single(self, statement: Statement, send: Send, rng: Random) -> Any:
-        """Make a call for one statement; None if it failed."""
-        ledger = self._book.ledgers[statement.ledger]
-        writing = self._caller.call_to_the_end(send, rng)
-        try:
-            result = await ledger.write(statement.key, writing)
-        except FAILURES as exc:
-            self._caller.fail(exc)
-            return None
-        self._caller.acknowledge(statement.ledger)
-        return result
 
     async def _take_ticket(self, rng: Random) -> None:
         def send() -> asyncio.Future[Any]:

@@ -55,6 +55,7 @@ def _calls(options: Options, results: Sequence[Result]) -> Table:
     row("cancelled", lambda result: result.figures.cancelled)
     row("resolved", lambda result: _spelled(result.figures.resolved))
     row("errors", lambda result: _spelled(result.figures.errors))
+    row("sessions left", lambda result: _spelled(result.figures.sessions))
     row("longest call", lambda result: f"{result.figures.longest:.1f} s")
     row("longest time without one", lambda result: f"{result.timeline.longest_pause:.1f} s")
     return table

@@ -1,25 +1,29 @@
 """One run of one client, from the first server to the verdict."""
 
 import asyncio
+import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aioretry.idempotent import Keys
 from aioretry.testing import ReplicaSet
 from tests.chaos.book import Book, Figures
 from tests.chaos.calls import Habits
 from tests.chaos.clients import Side
 from tests.chaos.faults import Saboteur, Say
-from tests.chaos.judge import Verdict, judge
+from tests.chaos.judge import Verdict, judge, too_hot, unexplained
 from tests.chaos.load import Load, Writers
 from tests.chaos.schedule import schedule
+from tests.chaos.sessions import PARAMETERS, Sessions, sessions_at
 from tests.chaos.timeline import Timeline
 from tests.chaos.truth import COLLECTION, DATABASE, prepare, read
 
 _PATIENCE = 120.0  # seconds for what has to end by itself, on a very slow machine
 _PAUSE = 0.1
+_UNLIMITED = 0.25  # of the calls
 _OURS = ("aioretry-", "pymongo")  # names of threads
 
 
@@ -61,26 +65,45 @@ async def run(side: Side, options: Options, say: Say = lambda _: None) -> Result
         say: Told of what happens.
     """
     plan = schedule(options.seed, options.seconds, options.members)
-    load = Load(options.seed, Habits(options.timeout), options.writers, seconds=options.seconds)
+    load = Load(
+        options.seed,
+        Habits(options.timeout, unlimited=_UNLIMITED),
+        options.writers,
+        seconds=options.seconds,
+    )
     book, timeline = Book(side.outcome_of), Timeline()
-    async with ReplicaSet(options.members, options.version, faults=True) as servers:
+    async with ReplicaSet(
+        options.members, options.version, faults=True, parameters=PARAMETERS
+    ) as servers:
         await prepare(servers, load.victims)
+        sessions = Sessions(servers, await sessions_at(servers), options.writers)
         threads = _threads()
         tasks = asyncio.all_tasks()
         client = side.connect(servers.uri, options.timeout)
         try:
             timeline.start()
-            writers = Writers(side, client[DATABASE][COLLECTION], book, timeline, load)
+            keys = Keys(secrets.token_bytes(), "chaos") if side.tells else None
+            writers = Writers(side, client[DATABASE][COLLECTION], book, timeline, load, keys)
             saboteur = Saboteur(servers, timeline, lambda what: say(_at(timeline, what)))
             with _complaints(book.find):
                 await _write_and_break(writers, saboteur.run(plan), options, timeline, book.find)
+            if keys is not None:
+                await keys.close()
+            await servers.heal()
+            if side.tells:
+                await sessions.count(book, timeline.faults, is_open=True)
         finally:
             client.close()
-        await servers.heal()
         if side.tells:
+            await sessions.count(book, timeline.faults, is_open=False)
             await _look_for_leaks(threads, tasks, book.find)
         say(_at(timeline, "all is whole and written; reading it"))
         found = await read(servers, load.victims)
+    for failed in unexplained(book.failures, timeline.faults):
+        book.find(f"a call failed while nothing was broken that explains it: {failed}")
+    if side.tells:
+        for fault in too_hot(timeline.faults, options.writers):
+            book.find(f"a command was sent too often: {fault}")
     return Result(side.name, timeline, book.figures, judge(book, found), tuple(book.findings))
 
 

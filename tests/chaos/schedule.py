@@ -7,7 +7,14 @@ from random import Random
 CALM = 8.0
 """Seconds at the end in which nothing is broken."""
 
-COMMANDS = ("insert", "update", "delete", "findAndModify")
+COMMANDS = (
+    "insert",
+    "update",
+    "delete",
+    "findAndModify",
+    "commitTransaction",
+    "abortTransaction",
+)
 
 _AT_ONCE = 0.25  # how often a second fault begins while the first one lasts
 _STATE_CHANGES = (91, 189, 10107, 11600, 11602, 13435, 13436)
@@ -26,6 +33,8 @@ class Kind(enum.Enum):
     WRITE_CONCERN_ERROR = "write concern errors"
     REFUSE = "connections refused"
     PARTITION = "partition"
+    HALF_DEAD = "a third of the connections lost"
+    HOT_BREAK = "one command breaks connections"
     KILL = "kill -9, restart"
     FREEZE = "SIGSTOP, SIGCONT"
     STEP_DOWN = "step-down"
@@ -52,6 +61,8 @@ _SECONDS = {
     Kind.WRITE_CONCERN_ERROR: (0.5, 5.0),
     Kind.REFUSE: (0.5, 5.0),
     Kind.PARTITION: (0.5, 8.0),
+    Kind.HALF_DEAD: (1.0, 6.0),
+    Kind.HOT_BREAK: (1.0, 6.0),
     **_SECONDS_OF_PROCESSES,
 }
 _TIMES = (1, 5, 25, 100, None)
@@ -139,6 +150,7 @@ def _draw(rng: Random, bag: list[Kind]) -> Kind:
 def _plan(rng: Random, kind: Kind, at: float, members: int) -> Planned:
     codes = _WRITE_CONCERN_ERRORS if kind is Kind.WRITE_CONCERN_ERROR else _ERRORS
     everything = rng.random() < 0.5
+    is_hot = kind is Kind.HOT_BREAK
     return Planned(
         at=round(at, 3),
         kind=kind,
@@ -146,8 +158,8 @@ def _plan(rng: Random, kind: Kind, at: float, members: int) -> Planned:
         primary=rng.random() < 0.75,
         member=rng.randrange(members),
         everywhere=rng.random() < 0.3,
-        commands=COMMANDS if everything else (rng.choice(COMMANDS),),
-        times=rng.choice(_TIMES),
+        commands=COMMANDS if everything and not is_hot else (rng.choice(COMMANDS),),
+        times=None if is_hot else rng.choice(_TIMES),
         code=rng.choice(codes),
         wait=round(rng.uniform(0.02, 3.0), 3),
         applied=rng.random() < 0.5,

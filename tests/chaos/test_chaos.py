@@ -10,26 +10,37 @@ from random import Random
 from xml.etree import ElementTree as ET
 
 import pytest
-from pymongo.errors import PyMongoError
+from pymongo.errors import ConfigurationError, PyMongoError
 
-from aioretry import Outcome
+from aioretry import Outcome, deadline
 from aioretry.testing import Ledger
 from tests.chaos.__main__ import parse
-from tests.chaos.book import Book, Figures, Tickets
+from tests.chaos.book import Book, Failed, Figures, Tickets, Unit
 from tests.chaos.calls import Caller, Habits, Way
 from tests.chaos.clients import OURS
-from tests.chaos.judge import Verdict, judge, judge_ledger, judge_tickets
+from tests.chaos.judge import (
+    Verdict,
+    judge,
+    judge_ledger,
+    judge_tickets,
+    judge_units,
+    too_hot,
+    unexplained,
+)
 from tests.chaos.picture import LOOKS, draw
 from tests.chaos.run import Options, Result, run
 from tests.chaos.schedule import CALM, Kind, schedule
+from tests.chaos.sessions import most_left
 from tests.chaos.timeline import Happened, Timeline
 from tests.chaos.truth import counted
 from tests.lengths import in_full
 
 SVG = "{http://www.w3.org/2000/svg}"
 SEEDS = range(200)
-SEED = 2838  # every kind of fault in so short a time
 SECONDS = in_full(50.0, otherwise=15.0)
+# Every kind of fault in so short a time; or a kill, lost connections, and a command that breaks
+# them.
+SEED = in_full(11419, otherwise=149977)
 
 
 class TestSchedule:
@@ -166,6 +177,11 @@ class TestJudge:
                 {"_id": "counter-3", "n": 17},
                 {"_id": "insert-8"},
                 {"_id": "sheet-0", "marks": [100, 200, 100]},
+                {"_id": "coalesced-4"},
+                {"_id": "keyed-7", "marks": [107]},
+                {"_id": "transactions-2-9-0"},
+                {"_id": "transactions-2-9-late"},
+                {"_id": "done once-0-3-1"},
                 {"_id": "victim-1"},
             ],
             victims=3,
@@ -175,7 +191,13 @@ class TestJudge:
             "increments": {3: 17},
             "inserts": {8: 1},
             "pushes": {100: 2, 200: 1},
+            "coalesced": {4: 1},
+            "keyed": {107: 1},
             "deletes": {0: 1, 2: 1},
+        }
+        assert found.units == {
+            "transactions": {2: {9: ["0", "late"]}},
+            "done once": {0: {3: ["1"]}},
         }
 
     def test_judges_deletes(self):
@@ -187,6 +209,82 @@ class TestJudge:
         verdicts = {verdict.kind: verdict for verdict in judge(book, found)}
         assert damage(verdicts["deletes"]) == (1, 0, 1)
         assert all(one.is_true for kind, one in verdicts.items() if kind != "deletes")
+
+    @pytest.mark.parametrize(
+        ("told", "run", "found", "expected"),
+        [
+            pytest.param([Outcome.APPLIED], 5, {5: ["0", "1"]}, (0, 0, 0), id="all of it"),
+            pytest.param([Outcome.NOT_APPLIED], None, {}, (0, 0, 0), id="nothing"),
+            pytest.param([Outcome.UNKNOWN], None, {5: ["1", "0"]}, (0, 0, 0), id="unknown, there"),
+            pytest.param([Outcome.UNKNOWN], None, {}, (0, 0, 0), id="unknown, not there"),
+            pytest.param(
+                [Outcome.UNKNOWN, Outcome.NOT_APPLIED], None, {5: ["1", "0"]}, (0, 0, 0), id="once"
+            ),
+            pytest.param(
+                [Outcome.APPLIED], 5, {5: ["0", "1", "late"]}, (0, 0, 0), id="with a late one"
+            ),
+            pytest.param([Outcome.APPLIED], 5, {}, (1, 0, 0), id="lost"),
+            pytest.param([Outcome.APPLIED], 5, {4: ["0", "1"]}, (1, 0, 0), id="another run"),
+            pytest.param(
+                [Outcome.APPLIED], 5, {4: ["0", "1"], 5: ["0", "1"]}, (0, 1, 0), id="two runs"
+            ),
+            pytest.param([Outcome.UNKNOWN], None, {5: ["1"]}, (0, 0, 1), id="torn"),
+            pytest.param(
+                [Outcome.APPLIED], 5, {4: ["1"], 5: ["0", "1"]}, (0, 1, 1), id="of an aborted run"
+            ),
+            pytest.param([Outcome.NOT_APPLIED], None, {5: ["0", "1"]}, (0, 0, 1), id="wrong"),
+            pytest.param(
+                [Outcome.APPLIED], 5, {5: ["0", "1", "no"]}, (0, 0, 1), id="there, though refused"
+            ),
+        ],
+    )
+    def test_judges_transactions(self, told, run, found, expected):
+        """All of one run is there, and it is the one that was acknowledged; or nothing is."""
+        unit = Unit("transactions", 3, 2, set(told), run, {"transactions-3-5-no"})
+        verdict = judge_units("transactions", [unit], {3: found})
+        assert damage(verdict) == expected
+        assert bool(verdict.details) == (not verdict.is_true)
+
+    @pytest.mark.parametrize(
+        ("began", "ended", "is_limited", "is_explained"),
+        [
+            pytest.param(9.0, 10.5, True, True, id="met a fault"),
+            pytest.param(14.0, 16.0, True, True, id="soon after it"),
+            pytest.param(17.5, 18.0, True, False, id="nothing was broken"),
+            pytest.param(20.5, 21.5, False, False, id="cut once"),
+            pytest.param(20.5, 22.5, False, True, id="cut twice, and retried once"),
+            pytest.param(20.5, 22.5, True, False, id="cut twice under a deadline"),
+        ],
+    )
+    def test_finds_failures_without_a_reason(self, began, ended, is_limited, is_explained):
+        """Lost connections alone are no reason to fail, unless the only retry is lost too."""
+        faults = [
+            Happened(Kind.KILL, "", 10.0, 12.0),
+            Happened(Kind.HALF_DEAD, "", 20.0, 23.0, strokes=(20.0, 21.0, 22.0, 23.0)),
+        ]
+        found = unexplained([Failed(began, ended, is_limited, "")], faults)
+        assert bool(found) is not is_explained
+
+    @pytest.mark.parametrize(("fired", "is_found"), [(500, False), (50_000, True)])
+    @pytest.mark.parametrize("kind", [Kind.HOT_BREAK, Kind.DROP_REQUEST])
+    def test_finds_what_is_sent_without_measure(self, fired, is_found, kind):
+        """A command that breaks every connection is sent some times by each call."""
+        fault = Happened(kind, "", 10.0, 14.0, fired)
+        assert bool(too_hot([fault], 40)) is (is_found and kind is Kind.HOT_BREAK)
+
+    def test_explains_sessions(self):
+        """More may be left where more was lost or is in doubt, and fewer once all is closed."""
+        book = Book(outcome_of)
+        closed = most_left(book, [], writers=0)
+        assert most_left(book, [], writers=40) == closed + 80
+        shared = LostError(Outcome.UNKNOWN)
+        for error in (shared, shared, LostError(Outcome.UNKNOWN), LostError(Outcome.APPLIED)):
+            book.ledgers["inserts"].record(1, Outcome.UNKNOWN, error)
+        assert most_left(book, [], writers=40) == closed + 82
+        book.abandoned = 3
+        assert most_left(book, [], writers=0) == closed + 3
+        assert most_left(book, [Happened(Kind.DELAY, "", 1.0, 2.0)], writers=0) == closed + 3
+        assert most_left(book, [Happened(Kind.KILL, "", 1.0, 2.0)], writers=0) > closed + 3
 
 
 class TestTimeline:
@@ -256,6 +354,46 @@ class TestCaller:
         with pytest.raises(asyncio.CancelledError):
             await running
         assert book.figures.cancelled == 0
+
+    @pytest.mark.parametrize(
+        ("habits", "noted"),
+        [
+            pytest.param(Habits(60.0, cancels=0.0), [True], id="with a deadline"),
+            pytest.param(Habits(60.0, cancels=0.0, unlimited=1.0), [False], id="without one"),
+            pytest.param(Habits(60.0, cancels=0.0, shortest=30.0), [], id="with a short one"),
+            pytest.param(Habits(60.0, cancels=1.0, moments=(60.0, 60.0)), [], id="cancelled"),
+        ],
+    )
+    async def test_notes_failures(self, habits, noted):
+        """Those that have to be explained are of calls that nobody cancelled or hurried."""
+        book = Book(outcome_of)
+        with pytest.raises(LostError):
+            await caller_of(book, habits).call(
+                lambda: asyncio.ensure_future(raising(LostError(Outcome.UNKNOWN))), Random(1)
+            )
+        assert [failed.is_limited for failed in book.failures] == noted
+
+    async def test_draws_deadlines(self):
+        """Each call has its own, between the shortest and the longest."""
+        seen = []
+
+        async def send() -> None:
+            with deadline(None) as limit:
+                seen.append(limit.remaining())
+
+        caller = caller_of(Book(outcome_of), Habits(9.0, cancels=0.0, shortest=3.0))
+        for seed in range(50):
+            await caller.call(send, Random(seed))
+        assert 2.0 < min(seen) < 4.0 < 7.0 < max(seen) <= 9.0
+
+    async def test_a_fault_taken_for_configuration_is_found(self):
+        """What servers can do is the same before and after all faults."""
+        book = Book(lambda _: Outcome.NOT_APPLIED)
+        side = replace(OURS, outcome_of=book.outcome_of)
+        caller = Caller(side, book, Timeline(), Habits(timeout=60.0, cancels=0.0))
+        with pytest.raises(ConfigurationError):
+            await caller.call(lambda: raising(ConfigurationError("no sessions")), Random(1))
+        assert len(book.findings) == 1
 
     @pytest.mark.parametrize("outcome", [*Outcome, None])
     async def test_an_error_without_outcome_is_found(self, outcome):

@@ -20,6 +20,12 @@ class Happened:
     ended: float
     """When it was healed: of a killed server, when it was ready again."""
 
+    fired: int = 0
+    """How many commands it struck."""
+
+    strokes: tuple[float, ...] = ()
+    """When it struck, of one that strikes by the clock."""
+
 
 class Timeline:
     """Counts what was acknowledged in each second, and notes the faults.

@@ -1,18 +1,19 @@
 """The database past the proxies, read and prepared with PyMongo alone."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pymongo import MongoClient
-from pymongo.collection import Collection
+from pymongo import collection as pymongo_collection
 from pymongo.errors import PyMongoError
 
 from aioretry.testing import NoPrimaryError, ReplicaSet
-from tests.chaos.book import COUNTERS, SHEETS, TICKET
+from tests.chaos.book import COUNTERS, SHEETS, TICKET, UNITS
 
 T = TypeVar("T")
+Documents = pymongo_collection.Collection[dict[str, Any]]
 
 DATABASE = "chaos"
 COLLECTION = "writes"
@@ -26,6 +27,9 @@ class Found:
 
     applied: Mapping[str, Mapping[int, int]]
     """How often each write was found, by ledger and key."""
+
+    units: Mapping[str, Mapping[int, Mapping[int, Collection[str]]]]
+    """The parts of each run, by kind, unit and run."""
 
     tickets: int
     """The last ticket that was given."""
@@ -41,6 +45,7 @@ async def prepare(servers: ReplicaSet, victims: int) -> None:
     documents: list[dict[str, Any]] = [{"_id": TICKET, "n": 0}]
     documents += [{"_id": f"counter-{number}", "n": 0} for number in range(COUNTERS)]
     documents += [{"_id": f"sheet-{number}", "marks": []} for number in range(SHEETS)]
+    documents += [{"_id": f"keyed-{number}", "marks": []} for number in range(SHEETS)]
     documents += [{"_id": f"victim-{number}"} for number in range(victims)]
     primary = await servers.wait_for_primary()
     await asyncio.to_thread(
@@ -68,36 +73,47 @@ def counted(documents: Iterable[Mapping[str, Any]], victims: int) -> Found:
         documents: All of them.
         victims: How many documents there were to delete.
     """
-    increments: dict[int, int] = {}
-    inserts: dict[int, int] = {}
-    pushes: dict[int, int] = {}
-    deletes = dict.fromkeys(range(victims), 1)
+    applied: dict[str, dict[int, int]] = {
+        name: {} for name in ("increments", "inserts", "pushes", "coalesced", "keyed")
+    }
+    applied["deletes"] = dict.fromkeys(range(victims), 1)
+    units: dict[str, dict[int, dict[int, list[str]]]] = {name: {} for name in UNITS}
     tickets = 0
     for document in documents:
         name, _, number = document["_id"].partition("-")
         match name:
             case "counter":
-                increments[int(number)] = document["n"]
+                applied["increments"][int(number)] = document["n"]
             case "insert":
-                inserts[int(number)] = 1
+                applied["inserts"][int(number)] = 1
+            case "coalesced":
+                applied["coalesced"][int(number)] = 1
             case "sheet":
-                for mark in document["marks"]:
-                    pushes[mark] = pushes.get(mark, 0) + 1
+                _count_marks(applied["pushes"], document)
+            case "keyed":
+                _count_marks(applied["keyed"], document)
             case "victim":
-                del deletes[int(number)]
+                del applied["deletes"][int(number)]
+            case _ if name in units:
+                unit, run, part = number.split("-")
+                units[name].setdefault(int(unit), {}).setdefault(int(run), []).append(part)
             case _:
                 tickets = document["n"]
-    applied = {"increments": increments, "inserts": inserts, "pushes": pushes, "deletes": deletes}
-    return Found(applied, tickets)
+    return Found(applied, units, tickets)
 
 
-def _everything(collection: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
+def _count_marks(applied: dict[int, int], sheet: Mapping[str, Any]) -> None:
+    for mark in sheet["marks"]:
+        applied[mark] = applied.get(mark, 0) + 1
+
+
+def _everything(collection: Documents) -> list[dict[str, Any]]:
     # A majority read that follows a majority write on the same server sees all that came before.
     collection.database["barrier"].insert_one({})
     return list(collection.find())
 
 
-async def _ask(servers: ReplicaSet, question: Callable[[Collection[dict[str, Any]]], T]) -> T:
+async def _ask(servers: ReplicaSet, question: Callable[[Documents], T]) -> T:
     for _ in range(_TRIES):
         try:
             primary = await servers.wait_for_primary()
@@ -108,7 +124,7 @@ async def _ask(servers: ReplicaSet, question: Callable[[Collection[dict[str, Any
     return await asyncio.to_thread(_run, primary.direct_uri, question)
 
 
-def _run(uri: str, question: Callable[[Collection[dict[str, Any]]], T]) -> T:
+def _run(uri: str, question: Callable[[Documents], T]) -> T:
     client: MongoClient[dict[str, Any]] = MongoClient(
         uri,
         readConcernLevel="majority",

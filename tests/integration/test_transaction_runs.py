@@ -409,3 +409,17 @@ class TestGroups:
         async with replica_set.fail_command("update", mode="alwaysOn", error_code=251):
             with pytest.raises(InvalidOperation, match="3 times in a row"):
                 await by_key(accounts, work)
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_over_a_connection_opened_during_a_change_of_state(way, client, accounts, stored):
+    """A server that said nothing of sessions then has them all the same.
+
+    PyMongo remembers with a connection what the server said when it was opened.
+    """
+    for server in client.delegate._get_topology()._servers.values():
+        for connection in server.pool.conns:
+            connection.supports_sessions = False
+    pay = paying(accounts)
+    await WAYS[way](accounts, lambda session: pay(session, "A", -1))
+    assert [99, 0] == balances(stored)

@@ -425,6 +425,17 @@ class Driver(Protocol):
         """
         ...
 
+    def abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort a transaction that was given up, however often that takes.
+
+        Args:
+            session: The driver's session that has it, and that nobody else uses any more.
+
+        Returns:
+            A future that is done after the first try; it never raises.
+        """
+        ...
+
     def add_label(self, error: BaseException, label: str) -> None:
         """Add a label to an error of the driver, so that ``has_error_label()`` tells it."""
         ...

@@ -49,7 +49,6 @@ class WritePath:
         self._hooks = hooks
         self._most_waiting = most_waiting
         self._coordinator: Coordinator | None = None
-        """Where writes wait to travel together."""
 
         self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()
 
@@ -84,6 +83,10 @@ class WritePath:
     def connections(self) -> Mapping[Address, ConnectionCounts]:
         """Return how many connections there are to each server."""
         return self._driver.connections()
+
+    def abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort a transaction that was given up; the future is done after the first try."""
+        return self._driver.abort(session)
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed; from any thread.

@@ -118,7 +118,8 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
     ) -> None:
         # Closing tells the servers which sessions have ended, and so may wait for them.
         with anyio.CancelScope(shield=True):
-            await anyio.to_thread.run_sync(self.close)
+            # On a thread of its own: the shared ones may be busy with the application's own calls.
+            await anyio.to_thread.run_sync(self.close, limiter=anyio.CapacityLimiter(1))
 
     def __getitem__(self, name: str) -> RetryMotorDatabase[DocumentT]:
         return RetryMotorDatabase(self, name)

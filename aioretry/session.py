@@ -6,11 +6,11 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import anyio
-import anyio.to_thread
-from pymongo.errors import NetworkTimeout, PyMongoError
+from pymongo.errors import ConnectionFailure, NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
@@ -299,7 +299,8 @@ class Transaction(Generic[T]):
             return None  # the callback has ended it
         while True:
             try:
-                await _commit(self.session, self.limit if self.retries.under_deadline else None)
+                limit = self.limit if self.retries.under_deadline else None
+                await _commit(self.session, limit, is_last=self.session_per_run)
             except PyMongoError as exc:
                 decision = self.retries.after_commit(exc, time_left=self.limit.remaining())
                 if not isinstance(decision, CommitAgain):
@@ -336,10 +337,11 @@ class Transaction(Generic[T]):
         closed = isinstance(error, GeneratorExit)  # which leaves no time for anything
         if closed or not self.session.delegate.in_transaction:
             return
-        if _has_left_something_running(error):
-            abort = _motor.abandon_transaction(self.session, self._abort_time)
+        is_lost = self.session_per_run and isinstance(error, ConnectionFailure)
+        if is_lost or _has_left_something_running(error):
+            tried = self.session._write_path.abort(_motor.take_transaction(self.session))
             with anyio.move_on_after(self._abort_time, shield=True):
-                await anyio.to_thread.run_sync(abort, abandon_on_cancel=True)
+                await tried
             return
         if not self.retries.under_deadline:
             await self.session.abort_transaction()
@@ -349,13 +351,28 @@ class Transaction(Generic[T]):
         await aborted
 
 
-async def _commit(session: RetryMotorClientSession, limit: Deadline | None) -> None:
+async def _commit(
+    session: RetryMotorClientSession, limit: Deadline | None, *, is_last: bool = False
+) -> None:
     if limit is not None and limit.is_over and _motor.has_begun_transaction(session):
         await session.abort_transaction()
         raise DeadlineExceeded(
             "the deadline was over before the transaction could be committed; it is aborted"
         )
-    await AsyncIOMotorClientSession.commit_transaction(session)
+    commit: Any = AsyncIOMotorClientSession.commit_transaction(session)  # typed as a coroutine
+    try:
+        await asyncio.shield(commit)  # it goes on in its thread, whoever is cancelled
+    except asyncio.CancelledError:
+        commit.add_done_callback(partial(_after_commit, session.delegate if is_last else None))
+        raise
+
+
+def _after_commit(session: Any, commit: asyncio.Future[None]) -> None:
+    """End the session, if that is nobody else's, of a commit that nobody waits for any more."""
+    if not commit.cancelled():
+        commit.exception()
+    if session is not None:
+        session.end_session()  # which sends nothing then
 
 
 async def _commit_again_before(session: RetryMotorClientSession, limit: Deadline) -> None:

@@ -57,7 +57,7 @@ IN_STREAMS = [
 ]
 IN_DRIVERS_ROOM = [
     {"checkup", "ending", "idle", "messages", "options", "prober", "views"},
-    {"attempts", "connections", "sessions"},
+    {"aborting", "attempts", "connections", "sessions"},
     {"on_loop", "on_thread", "opening"},
     {"dispatch"},
     {"driver"},

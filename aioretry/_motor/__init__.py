@@ -22,10 +22,10 @@ from aioretry._motor.options import (
     wrap_reads,
 )
 from aioretry._motor.sessions import (
-    abandon_transaction,
     has_begun_transaction,
     renewed,
     runs_of,
+    take_transaction,
     user_session,
 )
 
@@ -40,7 +40,6 @@ __all__ = [
     "Database",
     "MotorDriver",
     "TransactionOptions",
-    "abandon_transaction",
     "add_requests",
     "backs_off",
     "copy_labels",
@@ -51,6 +50,7 @@ __all__ = [
     "renewed",
     "runs_of",
     "surrounding_deadline",
+    "take_transaction",
     "timeout",
     "user_session",
     "wrap_reads",

@@ -17,6 +17,7 @@ from aioretry._driver import (
     ThreadCounts,
     TopologyView,
 )
+from aioretry._motor.aborting import Aborts
 from aioretry._motor.attempts import Attempts
 from aioretry._motor.dispatch import Dispatch, Entry
 from aioretry._motor.ending import SessionEnding
@@ -45,6 +46,7 @@ class MotorDriver:
         self._threads = ThreadPool(min(size, _MOST_THREADS), "aioretry-attempt")
         self._prober = Prober(delegate)
         self._ending = SessionEnding(delegate)
+        self._aborts = Aborts(delegate, self._ending)
         self._views = Views(delegate)
         self._closed = False
         self._attempts = Attempts(delegate, self._views.look, lambda: self._closed)
@@ -128,6 +130,10 @@ class MotorDriver:
         """Return a server session of a chosen id, whose first number is 1."""
         return ChosenSession(self._delegate, session_id)
 
+    def abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort a transaction that was given up, on threads of their own."""
+        return self._aborts.add(session)
+
     def add_label(self, error: BaseException, label: str) -> None:
         """Add a label to an error of PyMongo's."""
         if isinstance(error, PyMongoError):
@@ -140,4 +146,5 @@ class MotorDriver:
         self._threads.close()
         if self._dispatch is not None:
             self._dispatch.close()
+        self._aborts.close()
         self._ending.close()

@@ -50,7 +50,7 @@ class SessionEnding:
             holder: What everybody uses it by.
             server_session: PyMongo's own object.
         """
-        finalizer = weakref.finalize(holder, self._add, server_session)
+        finalizer = weakref.finalize(holder, self.add, server_session)
         finalizer.atexit = False
         self._kept[id(server_session)] = finalizer
 
@@ -72,7 +72,8 @@ class SessionEnding:
             server_session.dirty = False
             self._delegate._return_server_session(server_session)
 
-    def _add(self, server_session: Any) -> None:
+    def add(self, server_session: Any) -> None:
+        """End a session soon; called on any thread."""
         self._kept.pop(id(server_session), None)
         self._over.append(server_session)
         loop = self._loop

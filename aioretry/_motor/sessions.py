@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -62,34 +63,37 @@ def renewed(session: S) -> S:
     return type(session)(_like(session.delegate), session.client)
 
 
-def abandon_transaction(session: AsyncIOMotorClientSession, timeout: float) -> Callable[[], None]:
+def take_transaction(session: AsyncIOMotorClientSession) -> Any:
     """Take a session's transaction away from it, and from whoever still writes in it.
 
     A cancelled operation goes on in its thread. Once PyMongo's session says that the transaction is
     aborted, such an operation is sent *outside* of it, and applied. So this one never says so: the
-    user's session goes on with another one, and the old one is closed for good.
+    user's session goes on with another one.
 
     Args:
         session: The user's session, with a transaction in progress.
-        timeout: How long the abort may take, in seconds.
 
     Returns:
-        What aborts the transaction; it blocks, and raises nothing.
+        PyMongo's session that has the transaction, to be aborted.
     """
     old: Any = session.delegate
     new = _like(old)
     _keep_apart(new, runs_of(session))
     session.delegate = new
+    return old
 
-    def abort() -> None:
-        with contextlib.suppress(PyMongoError), _pymongo_timeout.fresh(timeout):
-            if not old._starting_transaction:
-                old._finish_transaction_with_retry("abortTransaction")
-        # Dropped, not pooled: what is on its way may still reach the server under its id.
-        old._server_session = None
-        old._unpin()
 
-    return abort
+class _Air:
+    """How many commands of a session were made ready and not answered; lost ones stay in it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def add(self, count: int) -> None:
+        """Note some more, or some less."""
+        with self._lock:
+            self.count += count
 
 
 class _Guarded:
@@ -113,11 +117,13 @@ class _Stamp(_Guarded):
     ) -> None:
         # A connection that was opened while its server changed its state believes for good that
         # there are no sessions, and PyMongo would refuse every transaction over it.
-        servers = self._owner().client.topology_description.server_descriptions()
+        session: Any = self._owner()
+        servers = session.client.topology_description.server_descriptions()
         server = servers.get(connection.address)
         if server is not None and server.logical_session_timeout_minutes is not None:
             connection.supports_sessions = True
         super().__call__(command, is_retryable, read_preference, connection)
+        session._air.add(1)
 
 
 def _keep_apart(session: Any, runs: Runs) -> None:
@@ -125,12 +131,26 @@ def _keep_apart(session: Any, runs: Runs) -> None:
     # where a number is taken, and where a command gets its session. Threads decide long before
     # whether they are in a transaction.
     kind, transaction = type(session), session._transaction
+    session._air = _Air()
+    session._process_response = _Hearing(session)
     session._apply_to = _Stamp(session, kind._apply_to, runs)
     session._start_retryable_write = _Guarded(session, kind._start_retryable_write, runs)
     transaction.reset = _Guarded(transaction, type(transaction).reset, runs)
     finishing = _Finishing(session)
     session._finish_transaction_with_retry = finishing.with_retry
     session._finish_transaction = finishing.once
+
+
+class _Hearing:
+    """What a session learns from a reply."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = weakref.ref(session)  # which has this one
+
+    def __call__(self, reply: Mapping[str, Any]) -> None:
+        session: Any = self._session()
+        session._air.add(-1)
+        type(session)._process_response(session, reply)
 
 
 class _Finishing:

@@ -1,0 +1,144 @@
+"""A transaction that is cancelled leaves no lock and no session at the servers."""
+
+import asyncio
+import threading
+
+import anyio
+import anyio.to_thread
+import pymongo
+import pytest
+
+from aioretry import RetryClient, run_transaction
+from aioretry.testing import ReplicaSet
+
+
+async def by_session(client, work):
+    """Run a transaction in a session of the caller's."""
+    async with await client.start_session() as session:
+        return await session.with_transaction(work)
+
+
+WAYS = {"with_transaction": by_session, "run_transaction": run_transaction}
+
+
+@pytest.fixture(params=WAYS)
+def transact(request):
+    """One way to run a transaction."""
+    return WAYS[request.param]
+
+
+@pytest.fixture
+async def is_over(plain):
+    """Wait until the servers have no transaction in progress."""
+
+    async def is_over():
+        def count():
+            return plain.admin.command("serverStatus")["transactions"]["currentOpen"]
+
+        async with asyncio.timeout(20.0):
+            while await asyncio.to_thread(count):
+                await asyncio.sleep(0.01)
+
+    return is_over
+
+
+def inserting(collection):
+    """Work that inserts a document, and then never ends."""
+
+    async def work(session):
+        await collection.insert_one({}, session=session)
+        await asyncio.Event().wait()
+
+    return work
+
+
+async def cancelled(task):
+    """Cancel a task and wait for its end."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_before_its_first_command_arrives(transact, replica_set, client, collection, is_over):
+    """The abort overtakes it, over another connection, and is sent again."""
+    await collection.insert_one({})
+    async with replica_set.faults.hang("insert", where=lambda c: "startTransaction" in c) as hang:
+        task = asyncio.create_task(transact(client, inserting(collection)))
+        await hang.wait_until_fired()
+        await cancelled(task)
+    await is_over()
+
+
+async def test_at_any_moment(transact, client, collection, is_over):
+    """However far they have come, none is left."""
+    await collection.insert_one({})
+    for moment in range(20):
+        tasks = [asyncio.create_task(transact(client, inserting(collection))) for _ in range(8)]
+        await asyncio.sleep(moment / 1000)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    await is_over()
+
+
+async def test_while_the_applications_threads_are_busy(
+    transact, servers_of_test, client, collection, is_over
+):
+    """It doesn't wait for threads that the application uses for its own."""
+    await collection.insert_one({})
+    limiter, end = anyio.to_thread.current_default_thread_limiter(), threading.Event()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(int(limiter.total_tokens)):
+            group.create_task(anyio.to_thread.run_sync(end.wait))
+        try:
+            while limiter.available_tokens:
+                await asyncio.sleep(0)
+            inserted = asyncio.Event()
+
+            async def work(session):
+                await collection.insert_one({}, session=session)
+                inserted.set()
+                await asyncio.Event().wait()
+
+            task = asyncio.create_task(transact(client, work))
+            await inserted.wait()
+            await cancelled(task)
+            await is_over()
+            async with RetryClient(servers_of_test.uri):
+                pass  # its end doesn't, either
+        finally:
+            end.set()
+
+
+@pytest.fixture(scope="module")
+def few_sessions(server_version):
+    """A set that has room for few sessions."""
+    parameters = {"maxSessions": "60"}
+    with ReplicaSet(1, server_version, parameters=parameters) as servers:
+        yield servers
+
+
+@pytest.mark.parametrize("when", ["in the callback", "in the commit"])
+async def test_sessions(when, transact, few_sessions):
+    """They are used again, or ended: there is room for others."""
+    async with RetryClient(few_sessions.uri) as client:
+        collection = client.test.get_collection("c")
+        await collection.insert_one({})
+
+        async def committed(session):
+            await collection.insert_one({}, session=session)
+            reached.set()
+
+        async def waiting(session):
+            await committed(session)
+            await asyncio.Event().wait()
+
+        for _ in range(100):
+            reached = asyncio.Event()
+            work = waiting if when == "in the callback" else committed
+            task = asyncio.create_task(transact(client, work))
+            await reached.wait()
+            task.cancel()
+            await asyncio.wait([task])
+        with pymongo.MongoClient(few_sessions.uri) as other:
+            other.test.c.insert_one({})

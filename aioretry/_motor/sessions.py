@@ -116,11 +116,16 @@ class _Stamp(_Guarded):
         self, command: Any, is_retryable: bool, read_preference: Any, connection: Any
     ) -> None:
         # A connection that was opened while its server changed its state believes for good that
-        # there are no sessions, and PyMongo would refuse every transaction over it.
+        # there are no sessions, and PyMongo would refuse every transaction over it. If the driver
+        # has just lost the server, the server itself is to answer.
         session: Any = self._owner()
         servers = session.client.topology_description.server_descriptions()
         server = servers.get(connection.address)
-        if server is not None and server.logical_session_timeout_minutes is not None:
+        if (
+            server is None
+            or not server.is_server_type_known
+            or server.logical_session_timeout_minutes is not None
+        ):
             connection.supports_sessions = True
         super().__call__(command, is_retryable, read_preference, connection)
         session._air.add(1)

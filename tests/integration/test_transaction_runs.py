@@ -3,10 +3,12 @@
 import asyncio
 import contextvars
 import threading
+from types import SimpleNamespace
 
 import pytest
-from pymongo import monitoring
-from pymongo.errors import InvalidOperation, PyMongoError
+from pymongo import ReadPreference, monitoring
+from pymongo.errors import AutoReconnect, InvalidOperation, PyMongoError
+from pymongo.server_description import ServerDescription
 
 from aioretry import Outcome, RetryClient, outcome_of, run_transaction
 from aioretry.idempotent import Keys
@@ -423,3 +425,22 @@ async def test_over_a_connection_opened_during_a_change_of_state(way, client, ac
     pay = paying(accounts)
     await WAYS[way](accounts, lambda session: pay(session, "A", -1))
     assert [99, 0] == balances(stored)
+
+
+async def test_over_such_a_connection_to_a_server_that_was_just_lost(client, accounts):
+    """The server is to answer, which an error of its own is, and not PyMongo in its place."""
+    topology = client.delegate._get_topology()
+    address = client.delegate.primary
+    connection = SimpleNamespace(
+        address=address, supports_sessions=False, logical_session_timeout_minutes=None
+    )
+    async with await client.start_session() as session:
+
+        async def callback(_):
+            topology.on_change(ServerDescription(address, error=AutoReconnect("lost")))
+            command = {"insert": accounts.name}
+            session.delegate._apply_to(command, False, ReadPreference.PRIMARY, connection)
+            return command
+
+        command = await session.with_transaction(callback)
+    assert "lsid" in command

@@ -13,6 +13,8 @@ from tests.spec.unsupported import require_known
 
 _REQUIREMENT = {"minServerVersion", "maxServerVersion", "topologies", "serverless", "auth"}
 _TOPOLOGIES = {"single", "replicaset", "sharded", "sharded-replicaset", "load-balanced"}
+# From here on the fail point of a server can hold a command up.
+_BLOCKS = (4, 2, 9)
 # Fake ones give no token to find out on another one whether a commit was made, and their fail
 # points give errors without names.
 _OF_REAL_MONGOSES = ("recoveryToken", "errorCodeName")
@@ -60,6 +62,8 @@ class Deployment:
         text = json_util.dumps(test)
         if self.is_alone and '"secondary"' in text:
             return "a secondary"
+        if self.version < _BLOCKS and "blockConnection" in text:
+            return f"a server from {'.'.join(map(str, _BLOCKS))} on"
         if self.topology == "sharded" and any(word in text for word in _OF_REAL_MONGOSES):
             return "a real mongos"
         return None
@@ -87,7 +91,7 @@ def describe(topology: str, uri: str, uri_of_one: str | None = None) -> Deployme
         version = tuple(client.server_info()["versionArray"][:3])
         user = f"spec{uuid.uuid4().hex[:8]}"
         client.admin.command("createUser", user, pwd=user, roles=["root"])
-        is_alone = len(client.admin.command("hello").get("hosts", [])) == 1
+        is_alone = len(client.admin.command("isMaster").get("hosts", [])) == 1
     return Deployment(topology, uri, uri_of_one or uri, version, user, is_alone)
 
 

@@ -83,7 +83,8 @@ async def test_official(
         reason = deployment.why_not(requirements)
         if reason is not None:
             pytest.skip(f"needs {reason}")
-    if reason := what_driver_lacks(test.content) or deployment.why_not_in_spite(test.content):
+    driver_lacks = what_driver_lacks(f"{test.folder}/{test.file}", test.content)
+    if reason := driver_lacks or deployment.why_not_in_spite(test.content):
         pytest.skip(f"needs {reason}")
     if reason := test.content.get("skipReason"):
         pytest.skip(f"skipped by its authors: {reason}")

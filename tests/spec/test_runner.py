@@ -1,6 +1,7 @@
 """The runner of the official tests: what it does not understand, or what differs, fails."""
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,21 +306,35 @@ def test_requirements(requirement: dict[str, Any], lack: str | None) -> None:
 )
 def test_what_the_driver_lacks(operation: dict[str, Any], lack: str | None) -> None:
     """Helpers that PyMongo doesn't have skip a test."""
-    assert lack == what_driver_lacks({"operations": [{"name": "find"}, operation]})
+    assert lack == what_driver_lacks("crud/x", {"operations": [{"name": "find"}, operation]})
 
 
-def test_what_is_not_required_and_lacking() -> None:
-    """Neither has a set of one a secondary, nor is a fake mongos in all things like a real one."""
-    secondary = {"operations": [{"arguments": {"readPreference": {"mode": "secondary"}}}]}
-    token = {"expectEvents": [{"command": {"recoveryToken": {"$$exists": True}}}]}
-    alone = Deployment("replicaset", "", "", (6, 0), "", is_alone=True)
-    three = Deployment("replicaset", "", "", (6, 0), "")
-    routers = Deployment("sharded", "", "", (6, 0), "")
-    found = [
-        [each.why_not_in_spite(test) for test in (secondary, token)]
-        for each in (alone, three, routers)
-    ]
-    assert [["a secondary", None], [None, None], [None, "a real mongos"]] == found
+def test_what_an_older_driver_lacks() -> None:
+    """So do the few files that are newer than the oldest PyMongo."""
+    files = ["crud/find", "crud/findOne", "transactions/backpressure-x", "transactions/commit-x"]
+    for version, lack in [((4, 9, 2), "a newer PyMongo"), ((4, 20, 0), None)]:
+        found = [what_driver_lacks(file, {"operations": []}, version) for file in files]
+        assert [lack, None, lack, None] == found
+
+
+@pytest.mark.parametrize(
+    ("word", "lacking", "having"),
+    [
+        ("secondary", {"is_alone": True}, {}),
+        ("recoveryToken", {"topology": "sharded"}, {}),
+        ("errorCodeName", {"topology": "sharded"}, {}),
+        ("blockConnection", {"version": (4, 2, 6)}, {"version": (4, 2, 9)}),
+    ],
+)
+def test_what_is_not_required_and_lacking(
+    word: str, lacking: dict[str, Any], having: dict[str, Any]
+) -> None:
+    """What a test's requirements don't say, and not every deployment here has."""
+    deployment = Deployment("replicaset", "", "", (6, 0), "")
+    test = {"operations": [{"x": word}]}
+    assert replace(deployment, **lacking).why_not_in_spite(test) is not None
+    assert replace(deployment, **lacking).why_not_in_spite({"operations": []}) is None
+    assert replace(deployment, **having).why_not_in_spite(test) is None
 
 
 def test_an_unknown_requirement_fails() -> None:

@@ -24,6 +24,10 @@ _ILLEGAL_OPERATION: Final = 20
 _MAX_TIME_EXPIRED: Final = 50
 _INVALID_OPTIONS: Final = 72
 _FAIL_POINT_SET_FAILED: Final = 266
+# What ends a transaction that can be run again, its commit included, whatever else the error is:
+# LockTimeout, WriteConflict, SnapshotTooOld, SnapshotUnavailable, NoSuchTransaction and
+# PreparedTransactionInProgress.
+_TRANSIENT: Final = frozenset({24, 112, 239, 246, 251, 267})
 # The wire versions of 4.4: a mongos before it knows no labels for writes, one from 5.0 on leaves
 # them to its shards.
 _LABELS_WRITES: Final = range(9, 13)
@@ -275,6 +279,8 @@ def _time_limit_of(request: Request) -> float:
 
 def _labels_of(request: Request, code: int, wire_version: int) -> tuple[str, ...]:
     """Give the labels of an error that a mongos itself meets."""
+    if "autocommit" in request.body and code in _TRANSIENT:
+        return ("TransientTransactionError",)
     labels = labels_for(request.body) if is_retryable({"code": code}) else ()
     is_for_write = "RetryableWriteError" in labels
     return () if is_for_write and wire_version not in _LABELS_WRITES else labels

@@ -17,7 +17,7 @@ class Arguments:
     """
 
     def __init__(self, operation: str, given: Mapping[str, Any]) -> None:
-        self._operation = operation
+        self.operation = operation
         self._left = dict(given)
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
@@ -26,9 +26,10 @@ class Arguments:
             return self._left.pop(name)
         return self._left.pop(name, default)
 
-    def options(self, **names: str) -> dict[str, Any]:
-        """Take those that are there, by other names, as in ``options(batch_size="batchSize")``."""
-        return {ours: self._left.pop(name) for ours, name in names.items() if name in self._left}
+    def take_rest(self) -> dict[str, Any]:
+        """Take all that were not taken yet."""
+        rest, self._left = self._left, {}
+        return rest
 
     def require_all_taken(self) -> None:
         """Refuse what would be overlooked.
@@ -38,4 +39,4 @@ class Arguments:
         """
         if self._left:
             left = ", ".join(sorted(self._left))
-            raise UnsupportedError(f"{self._operation} with {left}")
+            raise UnsupportedError(f"{self.operation} with {left}")

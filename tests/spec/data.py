@@ -1,23 +1,31 @@
 """The official test files: where they are, and what is in them."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from bson import json_util
 
+from tests.spec import sdist
 from tests.spec.unsupported import UnsupportedError, require_known
 
 VARIABLE = "AIORETRY_SPEC_TESTS"
 FOLDERS = {
-    "retryable-writes": ["*"],
-    "client-backpressure": ["*"],
+    # Of each folder of the specifications, its name in PyMongo's, and which of its files.
+    "retryable-writes": ("retryable_writes/unified", ["*"]),
+    "client-backpressure": ("client-backpressure", ["*"]),
     # Its other files are about what is PyMongo's own.
-    "client-side-operations-timeout": ["bulkWrite", "error-transformations", "retryability-*"],
+    "client-side-operations-timeout": ("csot", ["bulkWrite", "error-tr*", "retryability-*"]),
+    "transactions": ("transactions/unified", ["*"]),
+    "transactions-convenient-api": ("transactions-convenient-api/unified", ["*"]),
+    "sessions": ("sessions", ["*"]),
+    "crud": ("crud/unified", ["*"]),
+    "retryable-reads": ("retryable_reads/unified", ["*"]),
 }
 
-_BESIDE = Path(__file__).parents[3] / "shared" / "spec-tests"
 _NEWEST_SCHEMA = (1, 26)
 _FILE_FIELDS = {
     "description",
@@ -28,7 +36,14 @@ _FILE_FIELDS = {
     "tests",
     "_yamlAnchors",
 }
-_TEST_FIELDS = {"description", "runOnRequirements", "operations", "expectEvents", "outcome"}
+_TEST_FIELDS = {
+    "description",
+    "runOnRequirements",
+    "skipReason",
+    "operations",
+    "expectEvents",
+    "outcome",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +73,56 @@ class OfficialTest:
         both = (self.shared.get("runOnRequirements"), self.content.get("runOnRequirements"))
         return [each for each in both if each is not None]
 
-
-def folder() -> Path | None:
-    """Where the official tests are, if they are anywhere."""
-    named = os.environ.get(VARIABLE)
-    place = Path(named) if named else _BESIDE
-    return place if place.is_dir() else None
+    def may_run_on(self, topology: str) -> bool:
+        """Whether its requirements allow deployments of a kind."""
+        return all(
+            any(topology in one.get("topologies", [topology]) for one in each)
+            for each in self.requirements
+        )
 
 
 def official_tests() -> list[OfficialTest]:
-    """All of them, folder by folder; none if they are not there."""
-    place = folder()
-    if place is None:
-        return []
+    """All of them, folder by folder.
+
+    Raises:
+        FetchError: They are not here and can't be fetched.
+    """
     return [
         test
-        for name, files in FOLDERS.items()
-        for pattern in files
-        for path in sorted(_folder_of(place, name).glob(f"{pattern}.json"))
-        for test in read(path, name)
+        for name, file, text in official_files()
+        for test in parsed(json_util.loads(text), name, file)
     ]
 
 
-def read(path: Path, name: str) -> list[OfficialTest]:
-    """The tests of one file.
+def official_files() -> Iterator[tuple[str, str, str]]:
+    """Of each file its folder, its name and its text.
+
+    They are those that came with PyMongo, unless a checkout of the specifications is named.
 
     Raises:
-        UnsupportedError: it has something that is not known here.
+        FetchError: They are not here and can't be fetched.
     """
-    return parsed(json_util.loads(path.read_text()), name, path.stem)
+    named = os.environ.get(VARIABLE)
+    for name, (of_pymongo, patterns) in FOLDERS.items():
+        if named:
+            found = _files_of(Path(named), name)
+        else:
+            found = {
+                path.stem: text
+                for path, text in sdist.json_files().items()
+                if str(path.parent) == of_pymongo
+            }
+        for file, text in sorted(found.items()):
+            if any(fnmatch(file, pattern) for pattern in patterns):
+                yield name, file, text
 
 
 def parsed(content: dict[str, Any], name: str, file: str) -> list[OfficialTest]:
-    """The tests of one file's content."""
+    """The tests of one file's content.
+
+    Raises:
+        UnsupportedError: It has something that is not known here.
+    """
     require_known("a test file", content, _FILE_FIELDS)
     schema = tuple(map(int, content["schemaVersion"].split(".")[:2]))
     if schema[0] != _NEWEST_SCHEMA[0] or schema > _NEWEST_SCHEMA:
@@ -103,9 +135,9 @@ def parsed(content: dict[str, Any], name: str, file: str) -> list[OfficialTest]:
     ]
 
 
-def _folder_of(place: Path, name: str) -> Path:
-    # A checkout of the specifications has them in folders of their own.
-    inside = place / "source" / name / "tests"
-    if inside.is_dir():
-        return inside / "unified" if (inside / "unified").is_dir() else inside
-    return place / name
+def _files_of(checkout: Path, name: str) -> dict[str, str]:
+    if not (checkout / "source").is_dir():
+        raise sdist.FetchError(f"{checkout} is no checkout of the specifications")
+    inside = checkout / "source" / name / "tests"
+    place = inside / "unified" if (inside / "unified").is_dir() else inside
+    return {path.stem: path.read_text() for path in place.glob("*.json")}

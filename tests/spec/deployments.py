@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bson import json_util
 from pymongo import MongoClient
 
 from tests.spec.unsupported import require_known
 
 _REQUIREMENT = {"minServerVersion", "maxServerVersion", "topologies", "serverless", "auth"}
 _TOPOLOGIES = {"single", "replicaset", "sharded", "sharded-replicaset", "load-balanced"}
-_USER_EXISTS = 51003
+# From here on the fail point of a server can hold a command up.
+_BLOCKS = (4, 2, 9)
+# Fake ones give no token to find out on another one whether a commit was made, and their fail
+# points give errors without names.
+_OF_REAL_MONGOSES = ("recoveryToken", "errorCodeName")
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Deployment:
         uri_of_one: The URI with one router, if it is sharded; else the same.
         version: Of its servers.
         user: Who can log in, with the password of the same name.
+        is_alone: Whether it is a replica set of one member.
     """
 
     topology: str
@@ -32,6 +38,7 @@ class Deployment:
     uri_of_one: str
     version: tuple[int, ...]
     user: str
+    is_alone: bool = False
 
     def uri(self, *, several_routers: bool, with_login: bool) -> str:
         """The URI for a client."""
@@ -49,6 +56,17 @@ class Deployment:
         """
         reasons = [self._lacks(requirement) for requirement in requirements]
         return None if None in reasons else " or ".join(filter(None, dict.fromkeys(reasons)))
+
+    def why_not_in_spite(self, test: Mapping[str, Any]) -> str | None:
+        """Say why a test that requires nothing of it can't run all the same, or None if it can."""
+        text = json_util.dumps(test)
+        if self.is_alone and '"secondary"' in text:
+            return "a secondary"
+        if self.version < _BLOCKS and "blockConnection" in text:
+            return f"a server from {'.'.join(map(str, _BLOCKS))} on"
+        if self.topology == "sharded" and any(word in text for word in _OF_REAL_MONGOSES):
+            return "a real mongos"
+        return None
 
     def _lacks(self, requirement: Mapping[str, Any]) -> str | None:
         require_known("runOnRequirements", requirement, _REQUIREMENT)
@@ -73,7 +91,8 @@ def describe(topology: str, uri: str, uri_of_one: str | None = None) -> Deployme
         version = tuple(client.server_info()["versionArray"][:3])
         user = f"spec{uuid.uuid4().hex[:8]}"
         client.admin.command("createUser", user, pwd=user, roles=["root"])
-    return Deployment(topology, uri, uri_of_one or uri, version, user)
+        is_alone = len(client.admin.command("isMaster").get("hosts", [])) == 1
+    return Deployment(topology, uri, uri_of_one or uri, version, user, is_alone)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

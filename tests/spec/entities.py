@@ -1,4 +1,4 @@
-"""What the operations of a test are called on: clients, databases and collections, by their ids."""
+"""What the operations of a test are called on: clients, collections, sessions, by their ids."""
 
 import asyncio
 import time
@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pymongo
-from pymongo.write_concern import WriteConcern
+from motor.motor_asyncio import AsyncIOMotorGridFSBucket
+from pymongo.client_session import TransactionOptions
 
 from tests.spec.deployments import Deployment
 from tests.spec.events import Recorder
+from tests.spec.options import options_of
 from tests.spec.unsupported import UnsupportedError, require_known
 
 MakeClient = Callable[..., Any]
@@ -23,12 +25,13 @@ _CLIENT = {
     "ignoreCommandMonitoringEvents",
     "awaitMinPoolSizeMS",
 }
-_DATABASE = {"id", "client", "databaseName"}
+_DATABASE = {"id", "client", "databaseName", "databaseOptions"}
 _COLLECTION = {"id", "database", "collectionName", "collectionOptions"}
+_SESSION = {"id", "client", "sessionOptions"}
+_BUCKET = {"id", "database"}
 # A server that a fail point makes say that it shuts down, and which does not, tells nobody of it
 # before it is asked again.
 _DEFAULTS = {"heartbeatFrequencyMS": 500}
-_WRITE_CONCERN = {"w": "w", "journal": "j", "wtimeoutMS": "wtimeout"}
 
 
 class Entities:
@@ -44,6 +47,9 @@ class Entities:
         self, deployment: Deployment, make_client: MakeClient, *, with_login: bool = False
     ) -> None:
         self.recorders: dict[str, Recorder] = {}
+        self.lsids: dict[str, Any] = {}
+        """Of the sessions, ended ones too."""
+
         self.to_close: list[Any] = []
         """Change streams that were opened."""
 
@@ -78,16 +84,33 @@ class Entities:
                     made = self._database(content)
                 case "collection":
                     made = self._collection(content)
+                case "session":
+                    made = await self._session(content)
+                case "bucket":
+                    made = self._bucket(content)
                 case _:
                     raise UnsupportedError(f"the entity {kind}")
             self._entities[content["id"]] = (kind, made)
             if "awaitMinPoolSizeMS" in content:
                 await self._fill_pool(made, content)
 
+    def client_of(self, host: str, port: int) -> Any:
+        """Make a client of one router, which is closed with the others."""
+        client = self._make_client(f"mongodb://{host}:{port}/")
+        self._entities[f"{host}:{port}"] = ("client", client)
+        return client
+
+    def add(self, name: str, result: Any) -> None:
+        """Keep the result of an operation."""
+        self._entities[name] = ("result", result)
+
     async def close(self) -> None:
         """Close what is open."""
         for stream in self.to_close:
             await stream.close()
+        for kind, entity in self._entities.values():
+            if kind == "session":
+                await entity.end_session()
         for kind, entity in self._entities.values():
             if kind == "client":
                 entity.close()
@@ -116,16 +139,30 @@ class Entities:
 
     def _database(self, content: Mapping[str, Any]) -> Any:
         require_known("a database", content, _DATABASE)
-        return self.get(content["client"], "client")[1][content["databaseName"]]
+        client = self.get(content["client"], "client")[1]
+        options = options_of("databaseOptions", content.get("databaseOptions", {}))
+        return client.get_database(content["databaseName"], **options)
 
     def _collection(self, content: Mapping[str, Any]) -> Any:
         require_known("a collection", content, _COLLECTION)
-        options = content.get("collectionOptions", {})
-        require_known("collectionOptions", options, {"writeConcern"})
         database = self.get(content["database"], "database")[1]
-        return database.get_collection(
-            content["collectionName"], write_concern=_write_concern(options.get("writeConcern"))
-        )
+        options = options_of("collectionOptions", content.get("collectionOptions", {}))
+        return database.get_collection(content["collectionName"], **options)
+
+    async def _session(self, content: Mapping[str, Any]) -> Any:
+        require_known("a session", content, _SESSION)
+        client = self.get(content["client"], "client")[1]
+        options = options_of("sessionOptions", content.get("sessionOptions", {}))
+        if (defaults := options.get("default_transaction_options")) is not None:
+            given = options_of("defaultTransactionOptions", defaults)
+            options["default_transaction_options"] = TransactionOptions(**given)
+        session = await client.start_session(**options)
+        self.lsids[content["id"]] = session.session_id
+        return session
+
+    def _bucket(self, content: Mapping[str, Any]) -> Any:
+        require_known("a bucket", content, _BUCKET)
+        return AsyncIOMotorGridFSBucket(self.get(content["database"], "database")[1])
 
 
 async def _wait_for_connections(recorder: Recorder, count: int, seconds: float) -> None:
@@ -139,10 +176,3 @@ async def _wait_for_connections(recorder: Recorder, count: int, seconds: float) 
         if time.monotonic() > ends:
             raise TimeoutError(f"no {count} connections within {seconds:g} seconds")
         await asyncio.sleep(0.01)
-
-
-def _write_concern(given: Mapping[str, Any] | None) -> WriteConcern | None:
-    if given is None:
-        return None
-    require_known("writeConcern", given, _WRITE_CONCERN.keys())
-    return WriteConcern(**{_WRITE_CONCERN[name]: value for name, value in given.items()})

@@ -133,8 +133,15 @@ class Recorder(CommandListener, ConnectionPoolListener):
             self.seen.append(Seen(name, event))
 
 
-def check_events(expectation: Mapping[str, Any], recorder: Recorder) -> None:
+def check_events(
+    expectation: Mapping[str, Any], recorder: Recorder, lsids: Mapping[str, Any]
+) -> None:
     """Compare what was seen with what a test expects.
+
+    Args:
+        expectation: What the test says of one client.
+        recorder: That client's.
+        lsids: Those of the test's sessions.
 
     Raises:
         MismatchError: They differ.
@@ -145,7 +152,7 @@ def check_events(expectation: Mapping[str, Any], recorder: Recorder) -> None:
     kind = expectation.get("eventType", "command")
     if kind not in kinds:
         raise UnsupportedError(f"events of the type {kind}")
-    expected = expectation["events"]
+    expected = _with_lsids(expectation["events"], lsids)
     seen = [each for each in list(recorder.seen) if each.name in kinds[kind]]
     found = _shown(seen)
     if len(seen) < len(expected) or (
@@ -172,6 +179,19 @@ def _check_event(expected: Mapping[str, Any], seen: Seen, where: str) -> None:
         match(content["command"], event.command, f"{where}: command")
     if "reply" in content:
         match(content["reply"], event.reply, f"{where}: reply")
+
+
+def _with_lsids(expected: Any, lsids: Mapping[str, Any]) -> Any:
+    """Put the ids of sessions where a test has their names."""
+    match expected:
+        case {"$$sessionLsid": name}:
+            return lsids[name]
+        case {**fields}:
+            return {field: _with_lsids(value, lsids) for field, value in fields.items()}
+        case [*elements]:
+            return [_with_lsids(element, lsids) for element in elements]
+        case _:
+            return expected
 
 
 def _shown(seen: Sequence[Seen]) -> str:

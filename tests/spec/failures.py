@@ -26,6 +26,9 @@ _FIELDS = {
     "isClientError",
     "isTimeoutError",
     "errorCode",
+    "errorCodeName",
+    "errorContains",
+    "errorResponse",
     "errorLabelsContain",
     "errorLabelsOmit",
     "writeConcernErrors",
@@ -86,6 +89,14 @@ def _check_labels(expected: Mapping[str, Any], error: Exception) -> None:
 def _check_contents(expected: Mapping[str, Any], error: Exception) -> None:
     if "errorCode" in expected:
         match(expected["errorCode"], _code_of(error), "errorCode")
+    if "errorCodeName" in expected:
+        match(expected["errorCodeName"], _response_of(error).get("codeName"), "errorCodeName")
+    if "errorResponse" in expected:
+        match(expected["errorResponse"], _response_of(error), "errorResponse")
+    if "errorContains" in expected:
+        text = str(error.details if isinstance(error, BulkWriteError) else error)
+        if expected["errorContains"].lower() not in text.lower():
+            raise MismatchError(f"{expected['errorContains']} is missing: {error!r}")
     if "writeConcernErrors" in expected:
         match(expected["writeConcernErrors"], _concern_errors_of(error), "writeConcernErrors")
 
@@ -122,6 +133,13 @@ def _code_of_bulk(error: BulkWriteError) -> int | None:
     for each in [*details["writeErrors"], *details["writeConcernErrors"]]:
         return int(each["code"])
     return None
+
+
+def _response_of(error: Exception) -> Mapping[str, Any]:
+    details = getattr(error, "details", None)
+    if not isinstance(details, Mapping):
+        raise MismatchError(f"an error without a server's response: {error!r}")
+    return details
 
 
 def _concern_errors_of(error: Exception) -> list[Mapping[str, Any]]:

@@ -95,6 +95,9 @@ def _match_operator(operator: str, operand: Any, actual: Any, where: str, *, is_
                 raise MismatchError(f"{where}: exists is not {operand}")
         case "$$type":
             _match_type(operand, actual, where)
+        case "$$matchesHexBytes":
+            if actual != bytes.fromhex(operand):
+                raise _mismatch(operand, actual, where)
         case "$$unsetOrMatches":
             if actual is not MISSING:
                 match(operand, actual, where, is_root=is_root)

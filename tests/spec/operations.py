@@ -4,7 +4,7 @@ Each function takes what an operation was given, and returns what is to be calle
 argument that is not known is found before anything is sent.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,13 +13,13 @@ from pymongo import (
     DeleteOne,
     InsertOne,
     ReplaceOne,
-    ReturnDocument,
     UpdateMany,
     UpdateOne,
 )
 
 from tests.spec.arguments import Arguments
 from tests.spec.entities import Entities
+from tests.spec.options import options_of
 from tests.spec.results import (
     bulk_result,
     client_bulk_result,
@@ -32,8 +32,6 @@ from tests.spec.unsupported import UnsupportedError
 
 Call = Callable[[], Awaitable[Any]]
 Build = Callable[[Any, Arguments, Entities], Call]
-
-_BOTH = {"Before": ReturnDocument.BEFORE, "After": ReturnDocument.AFTER}
 
 
 def _same(value: Any) -> Any:
@@ -50,115 +48,77 @@ async def _all_of(method: Callable[..., Any], *args: Any, **options: Any) -> lis
     return list(await method(*args, **options).to_list(None))
 
 
-def _insert_one(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    document = arguments.take("document")
-    return partial(_shaped, insert_one_result, collection.insert_one, document)
+async def _at_once(method: Callable[..., Any], *args: Any, **options: Any) -> None:
+    method(*args, **options)
 
 
-def _insert_many(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    documents, options = arguments.take("documents"), arguments.options(ordered="ordered")
-    return partial(_shaped, insert_many_result, collection.insert_many, documents, **options)
+def _calls(
+    name: str,
+    *required: str,
+    shape: Callable[[Any], Any] = _same,
+    as_they_are: Collection[str] = (),
+) -> Build:
+    """Build calls of a method, with some arguments by their places and the others by name."""
+
+    def build(target: Any, arguments: Arguments, entities: Entities) -> Call:
+        given = [arguments.take(each) for each in required]
+        options = _options(arguments, entities, as_they_are)
+        return partial(_shaped, shape, getattr(target, name), *given, **options)
+
+    return build
 
 
-def _update(name: str, collection: Any, arguments: Arguments, _: Entities) -> Call:
-    method, spec, update = (
-        getattr(collection, name),
-        arguments.take("filter"),
-        _update_of(arguments),
+def _options(
+    arguments: Arguments, entities: Entities, as_they_are: Collection[str] = ()
+) -> dict[str, Any]:
+    session = arguments.take("session", None)
+    options = options_of(arguments.operation, arguments.take_rest(), as_they_are=as_they_are)
+    return (
+        options if session is None else {**options, "session": entities.get(session, "session")[1]}
     )
-    return partial(_shaped, update_result, method, spec, update, **_upsert_of(arguments))
 
 
-def _delete(name: str, collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(_shaped, delete_result, getattr(collection, name), arguments.take("filter"))
+def _lists(name: str, *required: str, as_they_are: Collection[str] = ()) -> Build:
+    """Build calls of a method that gives a cursor."""
+
+    def build(target: Any, arguments: Arguments, entities: Entities) -> Call:
+        given = [arguments.take(each) for each in required]
+        options = _options(arguments, entities, as_they_are)
+        return partial(_all_of, getattr(target, name), *given, **options)
+
+    return build
 
 
-def _find_one_and(name: str, collection: Any, arguments: Arguments, _: Entities) -> Call:
-    given = [arguments.take("filter")]
-    if name != "find_one_and_delete":
-        given.append(_update_of(arguments))
-    options = arguments.options(sort="sort", return_document="returnDocument", upsert="upsert")
-    if "sort" in options:
-        options["sort"] = list(options["sort"].items())
-    if "return_document" in options:
-        options["return_document"] = _BOTH[options["return_document"]]
-    return partial(getattr(collection, name), *given, **options)
-
-
-def _bulk_write(collection: Any, arguments: Arguments, _: Entities) -> Call:
+def _bulk_write(collection: Any, arguments: Arguments, entities: Entities) -> Call:
     requests = [_request(one) for one in arguments.take("requests")]
-    options = arguments.options(ordered="ordered")
+    options = _options(arguments, entities)
     return partial(_shaped, bulk_result, collection.bulk_write, requests, **options)
 
 
-def _client_bulk_write(client: Any, arguments: Arguments, _: Entities) -> Call:
-    models = [_request(one, with_namespace=True) for one in arguments.take("models")]
-    options = arguments.options(verbose_results="verboseResults", ordered="ordered")
+def _client_bulk_write(client: Any, arguments: Arguments, entities: Entities) -> Call:
+    models = [_request(one) for one in arguments.take("models")]
+    options = _options(arguments, entities)
     return partial(_shaped, client_bulk_result, client.bulk_write, models, **options)
 
 
-def _request(given: Mapping[str, Any], *, with_namespace: bool = False) -> Any:
+def _request(given: Mapping[str, Any]) -> Any:
     [(name, content)] = given.items()
-    arguments = Arguments(name, content)
-    options = arguments.options(namespace="namespace") if with_namespace else {}
-    request = _REQUESTS[name](arguments, options) if name in _REQUESTS else None
-    if request is None:
+    if name not in _REQUESTS:
         raise UnsupportedError(f"the request {name}")
-    arguments.require_all_taken()
-    return request
+    make, *required = _REQUESTS[name]
+    arguments = Arguments(name, content)
+    values = [arguments.take(each) for each in required]
+    return make(*values, **options_of(name, arguments.take_rest()))
 
 
-def _upsert_of(arguments: Arguments) -> dict[str, Any]:
-    return arguments.options(upsert="upsert")
-
-
-def _update_of(arguments: Arguments) -> Any:
-    update = arguments.take("update", None)
-    return arguments.take("replacement") if update is None else update
-
-
-_REQUESTS: dict[str, Callable[[Arguments, dict[str, Any]], Any]] = {
-    "insertOne": lambda given, options: InsertOne(given.take("document"), **options),
-    "updateOne": lambda given, options: UpdateOne(
-        given.take("filter"), given.take("update"), **_upsert_of(given), **options
-    ),
-    "updateMany": lambda given, options: UpdateMany(
-        given.take("filter"), given.take("update"), **_upsert_of(given), **options
-    ),
-    "replaceOne": lambda given, options: ReplaceOne(
-        given.take("filter"), given.take("replacement"), **_upsert_of(given), **options
-    ),
-    "deleteOne": lambda given, options: DeleteOne(given.take("filter"), **options),
-    "deleteMany": lambda given, options: DeleteMany(given.take("filter"), **options),
+_REQUESTS: dict[str, tuple[Any, ...]] = {
+    "insertOne": (InsertOne, "document"),
+    "updateOne": (UpdateOne, "filter", "update"),
+    "updateMany": (UpdateMany, "filter", "update"),
+    "replaceOne": (ReplaceOne, "filter", "replacement"),
+    "deleteOne": (DeleteOne, "filter"),
+    "deleteMany": (DeleteMany, "filter"),
 }
-
-
-def _find(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    spec = arguments.take("filter")
-    options = arguments.options(batch_size="batchSize", sort="sort")
-    if "sort" in options:
-        options["sort"] = list(options["sort"].items())
-    return partial(_all_of, collection.find, spec, **options)
-
-
-def _find_one(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(collection.find_one, arguments.take("filter"))
-
-
-def _aggregate(target: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(_all_of, target.aggregate, arguments.take("pipeline"))
-
-
-def _distinct(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(collection.distinct, arguments.take("fieldName"), arguments.take("filter"))
-
-
-def _count_documents(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(collection.count_documents, arguments.take("filter"))
-
-
-def _estimated_count(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return collection.estimated_document_count  # type: ignore[no-any-return]
 
 
 def _count(collection: Any, arguments: Arguments, _: Entities) -> Call:
@@ -171,90 +131,99 @@ def _count(collection: Any, arguments: Arguments, _: Entities) -> Call:
 def _change_stream(target: Any, arguments: Arguments, entities: Entities) -> Call:
     stream = target.watch(arguments.take("pipeline"))
 
-    async def call() -> None:
+    async def call() -> Any:
         entities.to_close.append(stream)
-        await stream.__aenter__()
+        return await stream.__aenter__()
 
     return call
 
 
-def _create_index(collection: Any, arguments: Arguments, _: Entities) -> Call:
+def _create_index(collection: Any, arguments: Arguments, entities: Entities) -> Call:
     keys = list(arguments.take("keys").items())
-    return partial(collection.create_index, keys, **arguments.options(name="name"))
+    return partial(collection.create_index, keys, **_options(arguments, entities))
 
 
-def _drop_index(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(collection.drop_index, arguments.take("name"))
+def _create_collection(database: Any, arguments: Arguments, entities: Entities) -> Call:
+    name = arguments.take("collection")
+    # Without looking for it first: that would be a command more than the test expects.
+    options = _options(arguments, entities) | {"check_exists": False}
+    return partial(database.create_collection, name, **options)
 
 
-def _drop_indexes(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return collection.drop_indexes  # type: ignore[no-any-return]
+def _modify_collection(database: Any, arguments: Arguments, _: Entities) -> Call:
+    name, validator = arguments.take("collection"), arguments.take("validator")
+    return partial(database.command, {"collMod": name, "validator": validator})
 
 
-def _list_indexes(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(_all_of, collection.list_indexes)
+def _run_command(database: Any, arguments: Arguments, entities: Entities) -> Call:
+    name, command = arguments.take("commandName"), arguments.take("command")
+    options = _options(arguments, entities)
+    return partial(database.command, {name: command[name], **command}, **options)
 
 
-def _list_index_names(collection: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(_shaped, list, collection.index_information)
+def _start_transaction(session: Any, arguments: Arguments, entities: Entities) -> Call:
+    return partial(_at_once, session.start_transaction, **_options(arguments, entities))
 
 
-def _list_collections(database: Any, arguments: Arguments, _: Entities) -> Call:
-    options = arguments.options(filter="filter")
-    return partial(_shaped, _same, database.list_collections, **options)
+def _download(name: str, argument: str, bucket: Any, arguments: Arguments, _: Entities) -> Call:
+    async def call() -> Any:
+        stream = await getattr(bucket, name)(of)
+        return await stream.read()
+
+    of = arguments.take(argument)
+    return call
 
 
-def _list_collection_names(database: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(database.list_collection_names, **arguments.options(filter="filter"))
-
-
-def _list_databases(client: Any, arguments: Arguments, _: Entities) -> Call:
-    return partial(client.list_databases, **arguments.options(filter="filter"))
-
-
-def _list_database_names(client: Any, arguments: Arguments, _: Entities) -> Call:
-    return client.list_database_names  # type: ignore[no-any-return]
-
-
-def _run_command(database: Any, arguments: Arguments, _: Entities) -> Call:
-    command = arguments.take("command")
-    if next(iter(command)) != arguments.take("commandName"):
-        raise UnsupportedError("a command whose name is not its first field")
-    return partial(database.command, command)
-
-
+_TO_SERVER = ("allowDiskUse", "batchSize", "bypassDocumentValidation", "maxTimeMS")
 OPERATIONS: dict[tuple[str, str], Build] = {
     ("client", "clientBulkWrite"): _client_bulk_write,
     ("client", "createChangeStream"): _change_stream,
-    ("client", "listDatabases"): _list_databases,
-    ("client", "listDatabaseNames"): _list_database_names,
-    ("database", "aggregate"): _aggregate,
+    ("client", "listDatabases"): _calls("list_databases"),
+    ("client", "listDatabaseNames"): _calls("list_database_names"),
+    ("database", "aggregate"): _lists("aggregate", "pipeline", as_they_are=_TO_SERVER),
     ("database", "createChangeStream"): _change_stream,
-    ("database", "listCollections"): _list_collections,
-    ("database", "listCollectionNames"): _list_collection_names,
+    ("database", "createCollection"): _create_collection,
+    ("database", "dropCollection"): _calls("drop_collection", "collection"),
+    ("database", "modifyCollection"): _modify_collection,
+    ("database", "listCollections"): _calls("list_collections"),
+    ("database", "listCollectionNames"): _calls("list_collection_names"),
     ("database", "runCommand"): _run_command,
-    ("collection", "insertOne"): _insert_one,
-    ("collection", "insertMany"): _insert_many,
-    ("collection", "updateOne"): partial(_update, "update_one"),
-    ("collection", "updateMany"): partial(_update, "update_many"),
-    ("collection", "replaceOne"): partial(_update, "replace_one"),
-    ("collection", "deleteOne"): partial(_delete, "delete_one"),
-    ("collection", "deleteMany"): partial(_delete, "delete_many"),
-    ("collection", "findOneAndUpdate"): partial(_find_one_and, "find_one_and_update"),
-    ("collection", "findOneAndReplace"): partial(_find_one_and, "find_one_and_replace"),
-    ("collection", "findOneAndDelete"): partial(_find_one_and, "find_one_and_delete"),
+    ("collection", "insertOne"): _calls("insert_one", "document", shape=insert_one_result),
+    ("collection", "insertMany"): _calls("insert_many", "documents", shape=insert_many_result),
+    ("collection", "updateOne"): _calls("update_one", "filter", "update", shape=update_result),
+    ("collection", "updateMany"): _calls("update_many", "filter", "update", shape=update_result),
+    ("collection", "replaceOne"): _calls(
+        "replace_one", "filter", "replacement", shape=update_result
+    ),
+    ("collection", "deleteOne"): _calls("delete_one", "filter", shape=delete_result),
+    ("collection", "deleteMany"): _calls("delete_many", "filter", shape=delete_result),
+    ("collection", "findOneAndUpdate"): _calls(
+        "find_one_and_update", "filter", "update", as_they_are=_TO_SERVER
+    ),
+    ("collection", "findOneAndReplace"): _calls(
+        "find_one_and_replace", "filter", "replacement", as_they_are=_TO_SERVER
+    ),
+    ("collection", "findOneAndDelete"): _calls("find_one_and_delete", "filter"),
     ("collection", "bulkWrite"): _bulk_write,
-    ("collection", "find"): _find,
-    ("collection", "findOne"): _find_one,
-    ("collection", "aggregate"): _aggregate,
-    ("collection", "distinct"): _distinct,
+    ("collection", "find"): _lists("find", "filter"),
+    ("collection", "findOne"): _calls("find_one", "filter"),
+    ("collection", "aggregate"): _lists("aggregate", "pipeline", as_they_are=_TO_SERVER),
+    ("collection", "distinct"): _calls("distinct", "fieldName", "filter"),
     ("collection", "count"): _count,
-    ("collection", "countDocuments"): _count_documents,
-    ("collection", "estimatedDocumentCount"): _estimated_count,
+    ("collection", "countDocuments"): _calls("count_documents", "filter"),
+    ("collection", "estimatedDocumentCount"): _calls(
+        "estimated_document_count", as_they_are=_TO_SERVER
+    ),
     ("collection", "createChangeStream"): _change_stream,
     ("collection", "createIndex"): _create_index,
-    ("collection", "dropIndex"): _drop_index,
-    ("collection", "dropIndexes"): _drop_indexes,
-    ("collection", "listIndexes"): _list_indexes,
-    ("collection", "listIndexNames"): _list_index_names,
+    ("collection", "dropIndex"): _calls("drop_index", "name"),
+    ("collection", "dropIndexes"): _calls("drop_indexes"),
+    ("collection", "listIndexes"): _lists("list_indexes"),
+    ("collection", "listIndexNames"): _calls("index_information", shape=list),
+    ("session", "startTransaction"): _start_transaction,
+    ("session", "commitTransaction"): _calls("commit_transaction"),
+    ("session", "abortTransaction"): _calls("abort_transaction"),
+    ("session", "endSession"): _calls("end_session"),
+    ("bucket", "download"): partial(_download, "open_download_stream", "id"),
+    ("bucket", "downloadByName"): partial(_download, "open_download_stream_by_name", "filename"),
 }

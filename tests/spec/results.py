@@ -44,6 +44,8 @@ def delete_result(result: DeleteResult) -> dict[str, Any]:
 
 def bulk_result(details: BulkWriteResult | Mapping[str, Any]) -> dict[str, Any]:
     """What ``bulkWrite`` returns, or its error says; PyMongo tells no inserted ids."""
+    if isinstance(details, BulkWriteResult) and not details.acknowledged:
+        return NOTHING
     raw = details.bulk_api_result if isinstance(details, BulkWriteResult) else details
     return {
         "deletedCount": raw["nRemoved"],

@@ -7,16 +7,47 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tests.spec.data import VARIABLE, OfficialTest, official_tests
+from tests.lengths import FULL
+from tests.spec.data import OfficialTest, official_tests
 from tests.spec.deployments import Deployment
 from tests.spec.kinds import KINDS, ClientKind
 from tests.spec.matching import MismatchError
 from tests.spec.runner import Runner
+from tests.spec.sdist import FetchError
+from tests.spec.unsupported import what_driver_lacks
 
 CLIENT_VARIABLE = "AIORETRY_SPEC_CLIENT"
-TESTS = official_tests() or [
-    pytest.param(None, marks=pytest.mark.skip(reason=f"no official tests: set {VARIABLE}"))
-]
+# Where a test runs in the short form is the first of these that it may run on.
+DEPLOYMENTS = {
+    "official_set": "replicaset",
+    "official_routers": "sharded",
+    "official_standalone": "single",
+}
+# What these are about differs from one deployment to the other.
+EVERYWHERE = {"retryable-writes", "client-backpressure", "client-side-operations-timeout"}
+
+
+def cases() -> list[Any]:
+    """Each test with the names of the deployments that it runs on."""
+    try:
+        tests = official_tests()
+    except FetchError as exc:
+        skip = pytest.mark.skip(reason=f"no official tests: {exc}")
+        return [pytest.param("official_set", None, marks=skip)]
+    return [
+        pytest.param(deployment, test, id=f"{deployment}-{test}")
+        for deployment in DEPLOYMENTS
+        for test in tests
+        if deployment in where(test)
+    ]
+
+
+def where(test: OfficialTest) -> list[str]:
+    """The deployments that a test runs on."""
+    if FULL or test.folder in EVERYWHERE:
+        return list(DEPLOYMENTS)
+    allowed = [name for name, topology in DEPLOYMENTS.items() if test.may_run_on(topology)]
+    return (allowed or list(DEPLOYMENTS))[:1]
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +56,7 @@ def kind() -> ClientKind:
     return KINDS[os.environ.get(CLIENT_VARIABLE, "aioretry")]
 
 
-@pytest.fixture(scope="module", params=["official_set", "official_routers", "official_standalone"])
+@pytest.fixture(scope="module")
 def deployment(request: pytest.FixtureRequest) -> Deployment:
     """One after the other."""
     found: Deployment = request.getfixturevalue(request.param)
@@ -39,7 +70,7 @@ def internal(deployment: Deployment) -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("test", TESTS, ids=str)
+@pytest.mark.parametrize(("deployment", "test"), cases(), indirect=["deployment"], scope="module")
 async def test_official(
     test: OfficialTest,
     deployment: Deployment,
@@ -52,6 +83,11 @@ async def test_official(
         reason = deployment.why_not(requirements)
         if reason is not None:
             pytest.skip(f"needs {reason}")
+    driver_lacks = what_driver_lacks(f"{test.folder}/{test.file}", test.content)
+    if reason := driver_lacks or deployment.why_not_in_spite(test.content):
+        pytest.skip(f"needs {reason}")
+    if reason := test.content.get("skipReason"):
+        pytest.skip(f"skipped by its authors: {reason}")
     # These give an operation a tenth of a second: on a busy machine a connection alone takes it.
     times = 3 if test.folder == "client-side-operations-timeout" else 1
     for time in range(times):

@@ -1,6 +1,8 @@
 """The runner of the official tests: what it does not understand, or what differs, fails."""
 
 import copy
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +10,14 @@ from bson import Int64
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, NotPrimaryError, OperationFailure, WTimeoutError
 
-from tests.spec.data import parsed, read
+from tests.spec.data import VARIABLE, OfficialTest, official_tests, parsed
 from tests.spec.deployments import Deployment
 from tests.spec.failures import check_error
 from tests.spec.kinds import KINDS
 from tests.spec.matching import MISSING, MismatchError, match
 from tests.spec.runner import Runner
-from tests.spec.unsupported import UnsupportedError
+from tests.spec.sdist import FetchError
+from tests.spec.unsupported import UnsupportedError, what_driver_lacks
 
 FAIL_ONCE = {
     "name": "failPoint",
@@ -78,18 +81,20 @@ UNKNOWN: dict[str, tuple[list[Any], Any]] = {
     "newer schema version": (["schemaVersion"], "1.99"),
     "field of the file": (["createThings"], []),
     "field of a test": (["tests", 0, "expectLogMessages"], []),
-    "entity": (["createEntities", 2], {"session": {"id": "session0", "client": "client0"}}),
+    "entity": (["createEntities", 2], {"thread": {"id": "thread0"}}),
     "field of a client": (["createEntities", 0, "client", "serverApi"], {"version": "1"}),
-    "field of a database": (["createEntities", 1, "database", "databaseOptions"], {}),
+    "field of a database": (["createEntities", 1, "database", "databaseThings"], {}),
+    "database option": (["createEntities", 1, "database", "databaseOptions"], {"x": 1}),
     "field of a collection": (["createEntities", 2, "collection", "encrypted"], True),
     "collection option": (["createEntities", 2, "collection", "collectionOptions"], {"x": 1}),
     "observed event": (["createEntities", 0, "client", "observeEvents", 0], "somethingEvent"),
     "operation": (["tests", 0, "operations", 1, "name"], "insertTwo"),
     "operation of the runner": (["tests", 0, "operations", 0, "name"], "assertSomething"),
     "object": (["tests", 0, "operations", 1, "object"], "collection7"),
-    "argument": (["tests", 0, "operations", 1, "arguments", "comment"], "x"),
+    "argument": (["tests", 0, "operations", 1, "arguments", "commentary"], "x"),
+    "argument of another method": (["tests", 0, "operations", 1, "arguments", "upsert"], True),
     "argument of the runner's": (["tests", 0, "operations", 0, "arguments", "comment"], "x"),
-    "field of an operation": (["tests", 0, "operations", 1, "saveResultAsEntity"], "x"),
+    "field of an operation": (["tests", 0, "operations", 1, "saveErrorAsEntity"], "x"),
     "operator": (["tests", 0, "operations", 1, "expectResult", "insertedId"], {"$$matchesX": 1}),
     "type": (
         ["tests", 0, "expectEvents", 0, "events", 0, "commandStartedEvent", "command", "lsid"],
@@ -125,11 +130,109 @@ WRONG: dict[str, tuple[list[Any], Any]] = {
         2,
     ),
 }
+IN_TRANSACTION = {
+    "insert": "c",
+    "lsid": {"$$sessionLsid": "session0"},
+    "startTransaction": True,
+    "autocommit": False,
+}
+COMMITTED = {"commitTransaction": 1, "lsid": {"$$sessionLsid": "session0"}}
+INSERT_IN_SESSION = {**INSERT, "arguments": {"document": {"_id": 1}, "session": "session0"}}
+TRANSACTION = {
+    **FILE,
+    "createEntities": [
+        *FILE["createEntities"],
+        {"session": {"id": "session0", "client": "client0"}},
+        {"session": {"id": "session1", "client": "client0"}},
+    ],
+    "tests": [
+        {
+            "description": "an insert in a transaction",
+            "operations": [
+                {
+                    "name": "withTransaction",
+                    "object": "session0",
+                    "arguments": {"callback": [INSERT_IN_SESSION]},
+                },
+                {
+                    "name": "assertSessionTransactionState",
+                    "object": "testRunner",
+                    "arguments": {"session": "session0", "state": "committed"},
+                },
+                {
+                    "name": "assertSameLsidOnLastTwoCommands",
+                    "object": "testRunner",
+                    "arguments": {"client": "client0"},
+                },
+                {
+                    "name": "assertSessionNotDirty",
+                    "object": "testRunner",
+                    "arguments": {"session": "session0"},
+                },
+                {
+                    "name": "assertSessionUnpinned",
+                    "object": "testRunner",
+                    "arguments": {"session": "session0"},
+                },
+                {
+                    "name": "assertCollectionExists",
+                    "object": "testRunner",
+                    "arguments": {"databaseName": "spec-runner", "collectionName": "c"},
+                },
+                {
+                    "name": "assertIndexExists",
+                    "object": "testRunner",
+                    "arguments": {
+                        "databaseName": "spec-runner",
+                        "collectionName": "c",
+                        "indexName": "_id_",
+                    },
+                },
+            ],
+            "expectEvents": [
+                {
+                    "client": "client0",
+                    "events": [
+                        {"commandStartedEvent": {"command": IN_TRANSACTION}},
+                        {"commandStartedEvent": {"command": COMMITTED}},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+WRONG_IN_TRANSACTION: dict[str, tuple[list[Any], Any]] = {
+    "result in the callback": (
+        ["tests", 0, "operations", 0, "arguments", "callback", 0, "expectResult"],
+        {"insertedId": 2},
+    ),
+    "result in a callback that is to fail": (
+        ["tests", 0, "operations", 0],
+        {
+            "name": "withTransaction",
+            "object": "session0",
+            "arguments": {"callback": [INSERT_IN_SESSION | {"expectResult": {"insertedId": 2}}]},
+            "expectError": {"isError": True},
+        },
+    ),
+    "session": (
+        ["tests", 0, "expectEvents", 0, "events", 1, "commandStartedEvent", "command", "lsid"],
+        {"$$sessionLsid": "session1"},
+    ),
+    "state": (["tests", 0, "operations", 1, "arguments", "state"], "aborted"),
+    "ids": (["tests", 0, "operations", 2, "name"], "assertDifferentLsidOnLastTwoCommands"),
+    "dirty": (["tests", 0, "operations", 3, "name"], "assertSessionDirty"),
+    "pinned": (["tests", 0, "operations", 4, "name"], "assertSessionPinned"),
+    "collection": (["tests", 0, "operations", 5, "arguments", "collectionName"], "d"),
+    "no collection": (["tests", 0, "operations", 5, "name"], "assertCollectionNotExists"),
+    "index": (["tests", 0, "operations", 6, "arguments", "indexName"], "x"),
+    "no index": (["tests", 0, "operations", 6, "name"], "assertIndexNotExists"),
+}
 
 
-def changed(path: list[Any], value: Any) -> dict[str, Any]:
-    """The file with one thing changed."""
-    content = copy.deepcopy(FILE)
+def changed(path: list[Any], value: Any, file: dict[str, Any] = FILE) -> dict[str, Any]:
+    """A file with one thing changed."""
+    content = copy.deepcopy(file)
     place: Any = content
     for step in path[:-1]:
         place = place[step]
@@ -166,6 +269,14 @@ async def test_what_differs_fails(what: str, official_set: Deployment) -> None:
         await run(changed(*WRONG[what]), official_set)
 
 
+@pytest.mark.parametrize("what", WRONG_IN_TRANSACTION)
+async def test_what_differs_in_a_transaction_fails(what: str, official_set: Deployment) -> None:
+    """The same of sessions and transactions; unchanged, that test passes."""
+    await run(TRANSACTION, official_set)
+    with pytest.raises(MismatchError):
+        await run(changed(*WRONG_IN_TRANSACTION[what], TRANSACTION), official_set)
+
+
 @pytest.mark.parametrize(
     ("requirement", "lack"),
     [
@@ -182,6 +293,48 @@ def test_requirements(requirement: dict[str, Any], lack: str | None) -> None:
     deployment = Deployment("replicaset", "", "", (6, 0, 27), "")
     assert lack == deployment.why_not([requirement])
     assert deployment.why_not([requirement, {"minServerVersion": "3.6"}]) is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "lack"),
+    [
+        ({"name": "mapReduce"}, "a driver with mapReduce"),
+        ({"name": "count", "arguments": {"filter": {"x": 1}}}, "a driver with count"),
+        ({"name": "count", "arguments": {"filter": {}}}, None),
+        ({"name": "find", "arguments": {"filter": {}}}, None),
+    ],
+)
+def test_what_the_driver_lacks(operation: dict[str, Any], lack: str | None) -> None:
+    """Helpers that PyMongo doesn't have skip a test."""
+    assert lack == what_driver_lacks("crud/x", {"operations": [{"name": "find"}, operation]})
+
+
+def test_what_an_older_driver_lacks() -> None:
+    """So do the few files that are newer than the oldest PyMongo."""
+    files = ["crud/find", "crud/findOne", "transactions/backpressure-x", "transactions/commit-x"]
+    for version, lack in [((4, 9, 2), "a newer PyMongo"), ((4, 20, 0), None)]:
+        found = [what_driver_lacks(file, {"operations": []}, version) for file in files]
+        assert [lack, None, lack, None] == found
+
+
+@pytest.mark.parametrize(
+    ("word", "lacking", "having"),
+    [
+        ("secondary", {"is_alone": True}, {}),
+        ("recoveryToken", {"topology": "sharded"}, {}),
+        ("errorCodeName", {"topology": "sharded"}, {}),
+        ("blockConnection", {"version": (4, 2, 6)}, {"version": (4, 2, 9)}),
+    ],
+)
+def test_what_is_not_required_and_lacking(
+    word: str, lacking: dict[str, Any], having: dict[str, Any]
+) -> None:
+    """What a test's requirements don't say, and not every deployment here has."""
+    deployment = Deployment("replicaset", "", "", (6, 0), "")
+    test = {"operations": [{"x": word}]}
+    assert replace(deployment, **lacking).why_not_in_spite(test) is not None
+    assert replace(deployment, **lacking).why_not_in_spite({"operations": []}) is None
+    assert replace(deployment, **having).why_not_in_spite(test) is None
 
 
 def test_an_unknown_requirement_fails() -> None:
@@ -205,6 +358,10 @@ SERVER = OperationFailure("no", 91, {"errorLabels": ["NoWritesPerformed"]})
         ({"isTimeoutError": True}, SERVER),
         ({"isTimeoutError": False}, WTimeoutError("late")),
         ({"errorCode": 90}, SERVER),
+        ({"errorCodeName": "NotPrimary"}, SERVER),
+        ({"errorCodeName": "NotPrimary"}, ValueError("NotPrimary")),
+        ({"errorContains": "yes"}, SERVER),
+        ({"errorResponse": {"code": 90}}, SERVER),
         ({"errorLabelsContain": ["RetryableWriteError"]}, SERVER),
         ({"errorLabelsOmit": ["NoWritesPerformed"]}, SERVER),
         ({"writeConcernErrors": []}, SERVER),
@@ -219,8 +376,19 @@ def test_errors_that_differ(expected: dict[str, Any], error: Exception | None) -
 
 def test_an_unknown_assertion_on_an_error_fails() -> None:
     """It is not passed over."""
-    with pytest.raises(UnsupportedError, match="errorContains"):
-        check_error({"errorContains": "x"}, SERVER, lambda _: None)
+    with pytest.raises(UnsupportedError, match="writeErrors"):
+        check_error({"writeErrors": {}}, SERVER, lambda _: None)
+
+
+def test_errors_that_match() -> None:
+    """What a server says of an error is compared as a document by itself, its text in any case."""
+    error = OperationFailure("Not Now", 91, {"code": 91, "codeName": "Shutdown", "ok": 0})
+    expected = {
+        "errorCodeName": "Shutdown",
+        "errorContains": "not NOW",
+        "errorResponse": {"code": 91},
+    }
+    check_error(expected, error, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +403,7 @@ def test_an_unknown_assertion_on_an_error_fails() -> None:
         ({"a": {"$$unsetOrMatches": 1}}, {}),
         ({"a": {"$$unsetOrMatches": 1}}, {"a": 1}),
         ({"$$unsetOrMatches": {"a": 1}}, {"a": 1, "b": 2}),
+        ({"$$matchesHexBytes": "00ff"}, b"\x00\xff"),
     ],
 )
 def test_what_matches(expected: Any, actual: Any) -> None:
@@ -256,6 +425,7 @@ def test_what_matches(expected: Any, actual: Any) -> None:
         ({"a": {"$$type": "long"}}, {"a": 1}),
         ({"a": {"$$type": "int"}}, {}),
         ({"a": {"$$unsetOrMatches": 1}}, {"a": 2}),
+        ({"$$matchesHexBytes": "00ff"}, b"\x00"),
     ],
 )
 def test_what_does_not_match(expected: Any, actual: Any) -> None:
@@ -264,9 +434,27 @@ def test_what_does_not_match(expected: Any, actual: Any) -> None:
         match(expected, actual, "it")
 
 
-def test_a_file_is_read(tmp_path) -> None:
-    """The tests of a file are its own, with what they share."""
-    path = tmp_path / "file.json"
+@pytest.mark.parametrize("inside", ["unified", "."])
+def test_files_are_read(inside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a checkout that is named; the tests of a file are its own, with what they share."""
+    path = tmp_path / "source" / "crud" / "tests" / inside / "file.json"
+    path.parent.mkdir(parents=True)
     path.write_text('{"description": "x", "schemaVersion": "1.0", "tests": [{"description": "y"}]}')
-    [test] = read(path, "folder")
-    assert ("folder/file[0] y", []) == (str(test), test.requirements)
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    [test] = official_tests()
+    assert ("crud/file[0] y", []) == (str(test), test.requirements)
+
+
+def test_another_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a name that is wrong would leave the tests out."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    with pytest.raises(FetchError, match="no checkout"):
+        official_tests()
+
+
+def test_where_a_test_may_run() -> None:
+    """Of each list of requirements one has to allow it."""
+    shared = {"runOnRequirements": [{"topologies": ["single", "sharded"]}, {"auth": True}]}
+    own = {"runOnRequirements": [{"topologies": ["single"]}, {"topologies": ["sharded"]}]}
+    test = OfficialTest("folder", "file", 0, own, shared)
+    assert [True, True, False] == list(map(test.may_run_on, ["single", "sharded", "replicaset"]))

@@ -354,6 +354,9 @@ COMMIT = {"commitTransaction": 1, "txnNumber": Int64(1), "autocommit": False}
         (COMMIT, 91, 9, RETRYABLE),
         (IN_TRANSACTION, 91, 8, TRANSIENT),
         (IN_TRANSACTION, 91, 17, TRANSIENT),
+        (IN_TRANSACTION, 112, 17, TRANSIENT),
+        (COMMIT, 251, 8, TRANSIENT),
+        (NUMBERED, 112, 9, None),
     ],
 )
 def test_labels(command, code, wire_version, labels) -> None:

@@ -15,14 +15,10 @@ from tests.spec import sdist
 from tests.spec.face import CLIENT_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-IN_EVENTS = pytest.mark.xfail(
-    strict=False,
-    reason="16 of its tests write into the documents of events, which can't be written",
-)
 FILES = [
     "sessions",
     "transactions",
-    pytest.param("crud", marks=IN_EVENTS),
+    "crud",
     "retryable_reads",
     "retryable_writes",
 ]

@@ -351,6 +351,38 @@ class TestCheckup:
             is_over.set()
         await all_given_back(client)
 
+    @pytest.mark.parametrize("is_well", [True, False])
+    async def test_a_deadline_that_is_over_first(
+        self, replica_set, client, collection, monkeypatch, is_well
+    ):
+        """The write ends, and PyMongo learns of the server what comes of the question."""
+        is_answered = threading.Event()
+
+        def ask(*_):
+            is_answered.wait()
+            return is_well
+
+        monkeypatch.setattr(checkup, "is_well", ask)
+        await seed(collection)
+        await all_given_back(client)
+        generations = [pool.gen.get_overall() for pool in pools(client)]
+        try:
+            async with deadline(0.5), replica_set.faults.drop_reply("findAndModify"):
+                with pytest.raises(DeadlineExceeded, match="connection closed") as caught:
+                    await increment(collection)
+            assert Outcome.UNKNOWN is outcome_of(caught.value)
+            await none_under_way(client)
+            assert generations == [pool.gen.get_overall() for pool in pools(client)]
+        finally:
+            is_answered.set()
+        async with asyncio.timeout(60):
+            while client._driver._dispatch._checkups.cases:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0)
+        assert is_well is (generations == [pool.gen.get_overall() for pool in pools(client)])
+        assert 2 == (await increment(collection))["n"]
+        await all_given_back(client)
+
     @pytest.mark.usefixtures("three_members")
     @pytest.mark.parametrize("seconds", [None, 60])
     async def test_a_killed_primary_is_told(self, replica_set, collection, seconds):

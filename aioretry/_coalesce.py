@@ -172,7 +172,8 @@ class InsertQueue:
         insert.outages = self._outages
         try:
             insert.identify()
-            self._coordinator.make_room(sum(queue.size for queue in self._coordinator.queues))
+            others = sum(queue.size for queue in self._coordinator.queues)
+            self._coordinator.make_room(others=others)
             if self._later or self._is_full():
                 self._later[insert] = None
             else:

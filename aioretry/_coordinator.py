@@ -148,10 +148,11 @@ class Coordinator:
             return False
         return self._selection.has_server()
 
-    def make_room(self, others: int = 0) -> None:
+    def make_room(self, statement: Statement | None = None, others: int = 0) -> None:
         """Let one more write wait for a server.
 
         Args:
+            statement: Its command; None if there is none yet.
             others: How many wait that have been let, but for no server yet.
 
         Raises:
@@ -161,7 +162,7 @@ class Coordinator:
         waiting = self._selection.waiting + others
         if waiting >= self._most_waiting and not self._selection.has_server():
             raise TooManyWaiting(
-                f"{self._most_waiting} writes wait for a server already; nothing was sent"
+                f"{self._most_waiting} writes wait for a server already; {_nothing_sent(statement)}"
             )
 
     def launch(self, statement: Statement, deliver: Callable[[AttemptResult], None]) -> Flight:
@@ -260,7 +261,7 @@ class Coordinator:
 
     async def _wait_for_server(self, statement: Statement) -> None:
         if not any(attempt.sent for attempt in statement.attempts):
-            self.make_room()  # what is in doubt waits in any case
+            self.make_room(statement)  # what is in doubt waits in any case
         seconds = min(self._server_selection_timeout, statement.time_left())
         began = self.loop.time()
         is_there = False
@@ -416,9 +417,13 @@ def _forget_frames(error: Exception) -> None:
         link.__traceback__ = None
 
 
-def _nothing_sent(statement: Statement) -> str:
-    part = " of the command that was next" if statement.command.is_part else ""
-    return f"nothing{part} was sent"
+def _nothing_sent(statement: Statement | None) -> str:
+    if statement is not None:
+        if any(attempt.sent for attempt in statement.attempts):
+            return "the command was not sent again"
+        if statement.command.is_part:
+            return "nothing of the command that was next was sent"
+    return "nothing was sent"
 
 
 def _given(error: Exception | None) -> Exception:

@@ -69,7 +69,11 @@ class DeadlineExceeded(NetworkTimeout):
 
 
 class TooManyWaiting(ConnectionFailure):
-    """As many writes as may wait for a server do so already; nothing of this one was sent."""
+    """As many writes as may wait for a server do so already; nothing of this one was sent.
+
+    Or, of a bulk operation, nothing of the command that was next; :func:`partial_result_of` tells
+    of the others.
+    """
 
 
 class ResolveError(InvalidOperation):

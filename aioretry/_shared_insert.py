@@ -96,7 +96,7 @@ class SharedInsert:
         else:
             self._gone[index] = exc
             doubt = self._each().doubt(index, insert.inserted_id)
-            attach(exc, Outcome.UNKNOWN, self.attempts, doubt=doubt)
+            attach(exc, Outcome.UNKNOWN, self._statement().history(), doubt=doubt)
         if not self._left:
             self.write.cancel()
             if index is not None and self.write.done():

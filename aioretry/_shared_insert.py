@@ -72,10 +72,18 @@ class SharedInsert:
         self.write: Write[Mapping[str, Any]] = Write(
             coordinator, self._command, lease, self.deadline, watch
         )
+        if self.write.statement is not None:
+            self.write.statement.is_shared = True
         self._shares: Shares | None = None
 
     def __len__(self) -> int:
         return len(self._inserts)
+
+    @property
+    def waiting(self) -> int:
+        """How many inserts are in it, unless an attempt is in the air."""
+        statement = self.write.statement
+        return len(self) if statement is not None and statement.flight is None else 0
 
     def outlives(self, insert: CoalescedInsert) -> bool:
         """Tell whether the deadline of an insert comes before that of the whole."""

@@ -150,6 +150,12 @@ class InsertQueue:
         """How many inserts have not ended."""
         return sum(self._counts())
 
+    @property
+    def waiting(self) -> int:
+        """How many inserts wait, for the command before theirs or with theirs for a server."""
+        shared = self._under_way
+        return self._counts()[0] + (0 if shared is None else shared.waiting)
+
     def _counts(self) -> tuple[int, int]:
         waiting = len(self._unlimited) + len(self._limited) + len(self._later)
         return waiting, 0 if self._under_way is None else len(self._under_way)
@@ -172,7 +178,7 @@ class InsertQueue:
         insert.outages = self._outages
         try:
             insert.identify()
-            self._coordinator.make_room(sum(queue.size for queue in self._coordinator.queues))
+            self._coordinator.make_room()
             if self._later or self._is_full():
                 self._later[insert] = None
             else:

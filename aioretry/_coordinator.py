@@ -73,8 +73,9 @@ class Coordinator:
         self._topology_text: tuple[object, str] = (None, "")
         self._server_selection_timeout = server_selection_timeout
         self._most_waiting = most_waiting
+        self._waiting = 0
         self.queues: WeakSet[Any] = WeakSet()
-        """Where inserts wait that travel together, each with its ``size``."""
+        """Where inserts wait that travel together, each with its number of those ``waiting``."""
 
         self._hooks = hooks
         self._watchers = wanting_every_event(hooks)
@@ -148,20 +149,22 @@ class Coordinator:
             return False
         return self._selection.has_server()
 
-    def make_room(self, others: int = 0) -> None:
-        """Let one more write wait for a server.
+    def make_room(self, statement: Statement | None = None) -> None:
+        """Let one more write wait for a server, if there is none.
 
         Args:
-            others: How many wait that have been let, but for no server yet.
+            statement: Its command; None if there is none yet.
 
         Raises:
             TooManyWaiting: There are too many already.
             InvalidOperation: The client was closed.
         """
-        waiting = self._selection.waiting + others
-        if waiting >= self._most_waiting and not self._selection.has_server():
+        if self._selection.has_server():
+            return
+        waiting = self._waiting + sum(queue.waiting for queue in self.queues)
+        if waiting >= self._most_waiting:
             raise TooManyWaiting(
-                f"{self._most_waiting} writes wait for a server already; nothing was sent"
+                f"{self._most_waiting} writes wait for a server already; {_nothing_sent(statement)}"
             )
 
     def launch(self, statement: Statement, deliver: Callable[[AttemptResult], None]) -> Flight:
@@ -259,11 +262,13 @@ class Coordinator:
             raise exc from statement.last_error()
 
     async def _wait_for_server(self, statement: Statement) -> None:
-        if not any(attempt.sent for attempt in statement.attempts):
-            self.make_room()  # what is in doubt waits in any case
+        count = 0 if statement.is_shared else 1  # each of those that share it was let by itself
+        if count and not any(attempt.sent for attempt in statement.attempts):
+            self.make_room(statement)  # what is in doubt waits in any case
         seconds = min(self._server_selection_timeout, statement.time_left())
         began = self.loop.time()
         is_there = False
+        self._waiting += count
         try:
             while not is_there:
                 if statement.time_left() <= 0:
@@ -272,6 +277,7 @@ class Coordinator:
                     raise self._nobody_found(statement, seconds)
                 is_there = self.can_launch(statement)
         finally:
+            self._waiting -= count
             self._add_wait(statement, began)
 
     def _add_wait(self, statement: Statement, began: float) -> None:
@@ -416,9 +422,13 @@ def _forget_frames(error: Exception) -> None:
         link.__traceback__ = None
 
 
-def _nothing_sent(statement: Statement) -> str:
-    part = " of the command that was next" if statement.command.is_part else ""
-    return f"nothing{part} was sent"
+def _nothing_sent(statement: Statement | None) -> str:
+    if statement is not None:
+        if any(attempt.sent for attempt in statement.attempts):
+            return "the command was not sent again"
+        if statement.command.is_part:
+            return "nothing of the command that was next was sent"
+    return "nothing was sent"
 
 
 def _given(error: Exception | None) -> Exception:

@@ -206,7 +206,10 @@ class AttemptResult:
     """Why there was nothing to send."""
 
     is_server_well: bool = False
-    """Whether the connection broke, but its server has answered after that as the one it was."""
+    """Whether the connection broke, but its server has answered after that as the one it was.
+
+    So it is as well if the time was over before it could answer.
+    """
 
 
 class Token:

@@ -70,6 +70,9 @@ class Statement:
     loss: Loss | None = None
     """What the log tells its latest retry with."""
 
+    is_shared: bool = False
+    """Whether inserts of several calls travel in it."""
+
     def history(self) -> list[Attempt]:
         """Return the attempts, with the one in the air as far as it has come."""
         in_the_air = [] if self.flight is None else [self.flight.so_far()]

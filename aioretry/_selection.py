@@ -51,11 +51,6 @@ class Selection:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} waiting={len(self._waiting)}>"
 
-    @property
-    def waiting(self) -> int:
-        """How many wait now."""
-        return len(self._waiting)
-
     def has_server(self) -> bool:
         """Tell whether a server takes writes now."""
         return bool(self._driver.view().writable)

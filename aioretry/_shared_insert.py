@@ -72,10 +72,18 @@ class SharedInsert:
         self.write: Write[Mapping[str, Any]] = Write(
             coordinator, self._command, lease, self.deadline, watch
         )
+        if self.write.statement is not None:
+            self.write.statement.is_shared = True
         self._shares: Shares | None = None
 
     def __len__(self) -> int:
         return len(self._inserts)
+
+    @property
+    def waiting(self) -> int:
+        """How many inserts are in it, unless an attempt is in the air."""
+        statement = self.write.statement
+        return len(self) if statement is not None and statement.flight is None else 0
 
     def outlives(self, insert: CoalescedInsert) -> bool:
         """Tell whether the deadline of an insert comes before that of the whole."""
@@ -96,7 +104,7 @@ class SharedInsert:
         else:
             self._gone[index] = exc
             doubt = self._each().doubt(index, insert.inserted_id)
-            attach(exc, Outcome.UNKNOWN, self.attempts, doubt=doubt)
+            attach(exc, Outcome.UNKNOWN, self._statement().history(), doubt=doubt)
         if not self._left:
             self.write.cancel()
             if index is not None and self.write.done():

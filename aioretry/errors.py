@@ -69,7 +69,11 @@ class DeadlineExceeded(NetworkTimeout):
 
 
 class TooManyWaiting(ConnectionFailure):
-    """As many writes as may wait for a server do so already; nothing of this one was sent."""
+    """As many writes as may wait for a server do so already; nothing of this one was sent.
+
+    Or, of a bulk operation, nothing of the command that was next; :func:`partial_result_of` tells
+    of the others.
+    """
 
 
 class ResolveError(InvalidOperation):
@@ -114,6 +118,24 @@ class Report:
     attempts: tuple[Attempt, ...]
     partial_result: PartialResult | None
     doubt: Doubt | None
+
+    def __reduce__(self) -> tuple[type["Report"], tuple[object, ...]]:
+        """Have an exception be pickled without the client that it came from."""
+        is_left = self.outcome is Outcome.UNKNOWN and self.doubt is not None
+        doubt = LeftBehind() if is_left else None
+        return Report, (self.outcome, self.attempts, self.partial_result, doubt)
+
+
+class LeftBehind:
+    """Stands for a doubt in the copy of an exception, as for another process."""
+
+    def why_unresolvable(self) -> str:
+        """Return why the write can't be resolved."""
+        return "this is a copy of its exception, and what it takes is left where that was raised"
+
+    def resolve(self, timeout: float | None) -> Awaitable[Any]:  # noqa: ARG002
+        """Send nothing."""
+        raise ResolveError(self.why_unresolvable())
 
 
 def attach(

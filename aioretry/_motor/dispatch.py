@@ -17,6 +17,9 @@ from aioretry._motor.on_thread import ThreadAttempt
 from aioretry._motor.opening import Opening
 from aioretry._threads import ThreadPool
 
+# Each asks one server at a time, and for a moment only.
+_MOST_ASKING = 4
+
 
 class Dispatch:
     """Has the attempts of one event loop made, in the order in which they come.
@@ -48,7 +51,9 @@ class Dispatch:
         self._size = size
         self._only_threads = only_threads or not _can_watch_sockets(loop)
         self._connections = Connections(loop)
-        self._checkups = Checkups(attempts.delegate, loop, threads)
+        # Not the threads of the attempts, which may all wait for answers.
+        self._asking = ThreadPool(_MOST_ASKING, "aioretry-checkup")
+        self._checkups = Checkups(attempts.delegate, loop, self._asking)
         self._under_way = 0
         self._opening: Counter[Address] = Counter()
         self._waiting: deque[Entry] = deque()
@@ -86,6 +91,7 @@ class Dispatch:
 
     def close(self) -> None:
         """Give back the connections that are kept; called on any thread."""
+        self._asking.close()
         if _running_loop() is self.loop or not self.loop.is_running():
             self._connections.close()
         else:

@@ -43,6 +43,7 @@ class LoopAttempt:
         "_connection",
         "_connections",
         "_context",
+        "_is_late",
         "_land",
         "_loop",
         "_round_trip_time",
@@ -76,6 +77,7 @@ class LoopAttempt:
         self._connection: LoopConnection | None = None
         self._session: LoopSession | None = None
         self._broken: tuple[PyMongoError, Any] | None = None
+        self._is_late = False
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> bool:
@@ -150,7 +152,9 @@ class LoopAttempt:
     def time_out(self) -> None:
         """End it because it has taken too long."""
         if self._broken is not None:
-            self._end_broken(is_server_well=False)
+            # Whether the server is well will be known later, and is PyMongo's to learn then.
+            self._is_late = True
+            self._land_broken(self._broken[0], is_server_well=True)
         elif self._connection is not None:
             self.fail(self._connection.failure(TimeoutError("timed out")))
 
@@ -262,10 +266,14 @@ class LoopAttempt:
             error, connection = broken
             if not is_server_well:
                 self._survive(self._attempts.learn_of, error, self._view, connection)
-            result = self._attempts.conclude(
-                self._call, self._watch, error, is_server_well=is_server_well
-            )
-            self._context.run(self._land, result)
+            if not self._is_late:
+                self._land_broken(error, is_server_well=is_server_well)
+
+    def _land_broken(self, error: PyMongoError, *, is_server_well: bool) -> None:
+        result = self._attempts.conclude(
+            self._call, self._watch, error, is_server_well=is_server_well
+        )
+        self._context.run(self._land, result)
 
     def _forget_session(self) -> None:
         if self._session is not None:

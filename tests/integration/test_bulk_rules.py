@@ -23,6 +23,7 @@ from aioretry import (
     DeadlineExceeded,
     Outcome,
     RetryClient,
+    TooManyWaiting,
     attempts_of,
     deadline,
     outcome_of,
@@ -758,6 +759,28 @@ class TestTime:
         assert isinstance(error, DeadlineExceeded)
         assert error.timeout
         assert outcomes(1, "") == partial_result_of(error).outcomes
+
+    async def test_too_many_wait_after_the_first_commands(self, server):
+        """Nor where as many writes wait for a server as may when the next command is to be sent."""
+        async with RetryClient(server.uri, max_waiting_writes=1) as client:
+            db = client.db
+
+            def last(request):
+                server.hello = HEADLESS
+                request.fail(11600, "scripted", labels=[RETRYABLE_WRITE, NO_WRITES])
+
+            write = BULKS["insert_many"](db.c)
+            success(await server.expect())
+            second = await server.expect()
+            waiting = db.other.insert_one({})
+            last(await server.expect())
+            while "waiting=1" not in repr(client._write_path.coordinator()._selection):
+                await asyncio.sleep(0.005)
+            success(second)
+            with pytest.raises(TooManyWaiting, match="nothing of the command that was") as caught:
+                await write
+            assert 4 == partial_result_of(caught.value).result.inserted_count
+            waiting.cancel()
 
     @pytest.mark.parametrize("name", BULKS)
     @pytest.mark.parametrize("step", [write_error(50), concern(50)])

@@ -309,6 +309,7 @@ class TestLeaving:
         with pytest.raises(DeadlineExceeded) as caught:
             await hasty
         assert Outcome.UNKNOWN is outcome_of(caught.value)
+        assert [True] == [attempt.sent for attempt in attempts_of(caught.value)]
         held.disarm()
         await patient
         assert Outcome.APPLIED is outcome_of(caught.value)
@@ -347,6 +348,8 @@ class TestLeaving:
         with pytest.raises(asyncio.CancelledError) as caught:
             await one
         assert Outcome.UNKNOWN is outcome_of(caught.value)
+        (under_way,) = attempts_of(caught.value)
+        assert (True, None, None) == (under_way.sent, under_way.error, under_way.reply)
         held.disarm()
         await two
         assert Outcome.APPLIED is outcome_of(caught.value)

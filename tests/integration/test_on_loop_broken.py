@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import threading
 from collections import deque
 
 import pytest
@@ -18,6 +19,7 @@ from aioretry import (
     outcome_of,
 )
 from aioretry._motor import checkup
+from aioretry._threads import Job
 from aioretry.testing import ScriptedServer
 from aioretry.testing._wire import reply_of
 from tests.integration.looping import (
@@ -325,6 +327,60 @@ class TestCheckup:
                 async with replica_set.faults.drop_reply("findAndModify"):
                     assert number == (await increment(collection))["n"]
             is_over = True
+        await all_given_back(client)
+
+    async def test_nobody_is_waited_for(self, replica_set, client, collection, monkeypatch):
+        """A server is asked also while all threads of the attempts wait for their answers."""
+        monkeypatch.setattr(checkup, "_WAIT", 0)
+        await seed(collection)
+        waits, is_over = threading.Semaphore(0), threading.Event()
+
+        def wait():
+            waits.release()
+            is_over.wait()
+
+        threads = client._driver._threads
+        try:
+            for _ in range(threads._size):
+                threads.submit(Job(wait))
+            for _ in range(threads._size):
+                await asyncio.to_thread(waits.acquire)
+            async with asyncio.timeout(30), replica_set.faults.drop_reply("findAndModify"):
+                assert 1 == (await increment(collection))["n"]
+        finally:
+            is_over.set()
+        await all_given_back(client)
+
+    @pytest.mark.parametrize("is_well", [True, False])
+    async def test_a_deadline_that_is_over_first(
+        self, replica_set, client, collection, monkeypatch, is_well
+    ):
+        """The write ends, and PyMongo learns of the server what comes of the question."""
+        is_answered = threading.Event()
+
+        def ask(*_):
+            is_answered.wait()
+            return is_well
+
+        monkeypatch.setattr(checkup, "is_well", ask)
+        await seed(collection)
+        await all_given_back(client)
+        generations = [pool.gen.get_overall() for pool in pools(client)]
+        try:
+            async with deadline(0.5), replica_set.faults.drop_reply("findAndModify"):
+                with pytest.raises(DeadlineExceeded, match="connection closed") as caught:
+                    await increment(collection)
+            assert Outcome.UNKNOWN is outcome_of(caught.value)
+            await none_under_way(client)
+            assert generations == [pool.gen.get_overall() for pool in pools(client)]
+        finally:
+            is_answered.set()
+        async with asyncio.timeout(60):
+            while client._driver._dispatch._checkups.cases:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0)
+        assert is_well is (generations == [pool.gen.get_overall() for pool in pools(client)])
+        assert 2 == (await increment(collection))["n"]
         await all_given_back(client)
 
     @pytest.mark.usefixtures("three_members")

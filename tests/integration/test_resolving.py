@@ -1,6 +1,7 @@
 """Writes of one document whose outcome is unknown, resolved on a real set with real faults."""
 
 import asyncio
+import pickle
 from contextlib import AsyncExitStack
 
 import pytest
@@ -22,6 +23,7 @@ from aioretry import (
     attempts_of,
     deadline,
     outcome_of,
+    partial_result_of,
     resolve,
 )
 from aioretry.errors import report_of
@@ -77,6 +79,49 @@ async def give_up(by, hang, collection):
         else:
             limit.reschedule(0)
         await write
+
+
+class TestCopies:
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda c: c.insert_one({"_id": 2}),
+            lambda c: c.coalesced().insert_one({"_id": 2}),
+            lambda c: c.insert_many([{"_id": 2}, {"_id": 3}]),
+        ],
+        ids=["insert_one", "coalesced", "insert_many"],
+    )
+    async def test_pickled(self, write, replica_set, seeded):
+        """An exception may go to another process: it tells all it knows, and can't be resolved."""
+        fault = replica_set.faults.drop_reply("insert", times=2, namespace=seeded.full_name)
+        exc = await doubt(fault, lambda: write(seeded))
+        copy = pickle.loads(pickle.dumps(exc))
+        assert (type(exc), str(exc)) == (type(copy), str(copy))
+        assert UNKNOWN is outcome_of(copy)
+        assert [(a.address, a.sent, a.started) for a in attempts_of(exc)] == [
+            (a.address, a.sent, a.started) for a in attempts_of(copy)
+        ]
+        if (told := partial_result_of(exc)) is not None:
+            assert told.outcomes == partial_result_of(copy).outcomes
+            assert told.result.bulk_api_result == partial_result_of(copy).result.bulk_api_result
+        with pytest.raises(ResolveError, match="a copy of its exception"):
+            await resolve(copy)
+        await resolve(exc)
+
+    async def test_pickled_of_a_known_outcome(self, replica_set, seeded):
+        """What became known after all is known to the copy as well."""
+        async with replica_set.faults.hang("insert", namespace=seeded.full_name) as hang:
+            write, other = (seeded.coalesced().insert_one({"_id": n}) for n in (2, 3))
+            await hang.wait_until_fired()
+            write.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await write
+            hang.disarm()
+            await other
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert Outcome.APPLIED is outcome_of(copy)
+        with pytest.raises(ResolveError, match="the outcome is known: applied"):
+            await resolve(copy)
 
 
 class TestAnswersLost:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from bson.codec_options import CodecOptions
-from pymongo.errors import AutoReconnect
+from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, DeadlineExceeded, Outcome, ResolveError, outcome_of, resolve
@@ -205,6 +205,17 @@ class TestAgeWhileItIsTried:
         driver.is_there = True
         with pytest.raises(ResolveError, match="no server was found before") as caught:
             await resolving
+        assert (Outcome.UNKNOWN, 2) == (outcome_of(caught.value), len(driver.numbers))
+
+    async def test_without_a_server(self, driver):
+        """The error does not deny what was sent before."""
+        exc = await lose_one(driver)
+        driver.is_there = False
+        with pytest.raises(
+            ServerSelectionTimeoutError, match="the command was not sent again"
+        ) as caught:
+            await resolve(exc)
+        assert "nothing" not in str(caught.value)
         assert (Outcome.UNKNOWN, 2) == (outcome_of(caught.value), len(driver.numbers))
 
     async def test_while_the_machine_slept(self, monkeypatch, driver):

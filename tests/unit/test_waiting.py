@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import itertools
 from collections import Counter
 
 import anyio
@@ -200,20 +201,49 @@ async def test_too_many():
     await asyncio.gather(*writes, return_exceptions=True)
 
 
-async def test_too_many_of_a_group():
-    """Those that wait to travel together count as well, wherever they go."""
+@pytest.mark.parametrize("order", ["ccc", "ccp", "cpc", "pcc", "ppc", "cpp"])
+@pytest.mark.parametrize("pause", [0, 3])
+async def test_too_many_of_both(order, pause):
+    """Those that wait to travel together count as well, wherever they go; each counts once."""
     driver, loop = Driver(), asyncio.get_running_loop()
     coordinator = Coordinator(
         driver, loop, Policy(), server_selection_timeout=60, hooks=(), most_waiting=3
     )
-    one, other = (
+    queues = itertools.cycle(
         InsertQueue(coordinator, TARGET, lambda: SessionLease(None), Coalescing(most, 1000))
         for most in (10, 20)
     )
-    writes = [queue.insert({"_id": n}, None) for n, queue in enumerate([one, other, one])]
-    with pytest.raises(TooManyWaiting) as caught:
-        await other.insert({"_id": 3}, None)
-    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+
+    async def begin(kind):
+        if kind == "c":
+            write = next(queues).insert({}, None)
+        else:
+            write = Write(
+                coordinator,
+                lambda: insert_one(TARGET, {}, None, None),
+                SessionLease(lambda: None),
+                None,
+            )
+        for _ in range(pause):
+            await asyncio.sleep(0)
+        return write
+
+    writes = [await begin(kind) for kind in order]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in writes)
+    for kind in "cp":
+        with pytest.raises(TooManyWaiting) as caught:
+            await asyncio.wait_for(await begin(kind), 30)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+    assert not any(each.done() for each in writes)
+    writes.pop().cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    writes.append(await begin("p"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in writes)
     for each in writes:
         each.cancel()
     await asyncio.gather(*writes, return_exceptions=True)

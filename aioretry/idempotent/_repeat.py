@@ -19,6 +19,7 @@ from pymongo.errors import (
 )
 
 from aioretry import Deadline, DeadlineExceeded, Outcome, deadline, outcome_of
+from aioretry.errors import copy_report
 
 T = TypeVar("T")
 
@@ -38,6 +39,14 @@ class RunAgain(Exception):  # noqa: N818 - no error: it never leaves the loop
         self.error = error
 
 
+class RunNoMore(Exception):  # noqa: N818 - no error: it never leaves the loop
+    """What a run raises that has judged by the doubt: its error is the caller's, as it is."""
+
+    def __init__(self, error: PyMongoError) -> None:
+        super().__init__()
+        self.error = error
+
+
 @dataclass(slots=True)
 class Repeats:
     """The runs of one recipe that failed, and what it means for the next."""
@@ -46,6 +55,9 @@ class Repeats:
     is_under_deadline: bool
     random: Callable[[], float]
     """Jitter: returns a number from 0 up to 1."""
+
+    most: int = 1
+    """How often a run is repeated where there is no deadline."""
 
     number: int = field(default=0, init=False)
     """How often a run was repeated."""
@@ -68,7 +80,7 @@ class Repeats:
             self.doubt = error
         if not (again or is_worth_another(error, is_under_deadline=self.is_under_deadline)):
             return None
-        if not self.is_under_deadline and self.number:
+        if not self.is_under_deadline and self.number >= self.most:
             return None
         wait = min(_LONGEST_WAIT, _BASE_WAIT * 2.0**self.number) * (0.5 + self.random() / 2)
         if wait >= time_left:
@@ -102,6 +114,8 @@ class Repeats:
         # As of the attempts of one write: the latest that may have written, else the first. What
         # the server says of the write itself is what the caller has to know.
         if isinstance(error, WriteError):
+            if self.doubt is not None:  # it knows of its own run alone
+                copy_report(self.doubt, error)
             return error
         return self.doubt or self._first or error
 
@@ -148,20 +162,22 @@ async def repeat(
     name: str,
     run: Callable[[PyMongoError | None], Awaitable[T]],
     timeout: float | None,  # noqa: ASYNC109 - a deadline, with an outcome
+    most: int = 1,
 ) -> tuple[T, bool]:
-    """Run something until it succeeds, fails for good, or time is over; without a deadline twice.
+    """Run something until it succeeds, fails for good, or time is over.
 
     Args:
         name: Of the recipe, for the error that time is over.
         run: One run, which can be repeated safely; it is given the latest error of an earlier run
             that may have written, if there was any.
         timeout: Seconds for all runs; a surrounding ``deadline()`` that is nearer counts.
+        most: How often it is repeated where there is no deadline.
 
     Returns:
         What the run returned that succeeded, and whether it was another than the first.
     """
     async with deadline(timeout) as limit:
-        repeats = Repeats(name, limit is not None, random.random)
+        repeats = Repeats(name, limit is not None, random.random, most)
         try:
             return await _run_until_done(run, repeats, limit)
         except asyncio.CancelledError as exc:
@@ -175,13 +191,17 @@ async def _run_until_done(
     run: Callable[[PyMongoError | None], Awaitable[T]], repeats: Repeats, limit: Deadline | None
 ) -> tuple[T, bool]:
     while True:
-        again = False
+        again = is_last = False
         try:
             return await run(repeats.doubt), repeats.number > 0
+        except RunNoMore as exc:
+            error, is_last = exc.error, True
         except RunAgain as exc:
             error, again = exc.error, True
         except PyMongoError as exc:
             error = exc
+        if is_last:
+            raise error
         time_left = math.inf if limit is None else limit.remaining()
         wait = repeats.wait(error, time_left, again=again)
         if wait is None:

@@ -1,23 +1,28 @@
 """Documents that carry the hash of their content, saved by compare-and-swap."""
 
 import inspect
+import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from pymongo.errors import ConfigurationError
+import anyio
+from pymongo.errors import ConfigurationError, PyMongoError
 
-from aioretry import deadline
-from aioretry.idempotent._versioned_repeats import pause, repeated
+from aioretry import Deadline, DeadlineExceeded, deadline
+from aioretry.idempotent._repeat import repeat
 from aioretry.idempotent._versioned_steps import Save, Steps
 from aioretry.idempotent._versions import Fields, Version, VersionConflict, Versioned, stamp_of
 
 __all__ = ["VersionedDocuments"]
 
+T = TypeVar("T")
+
 Change = Callable[[Any], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
 
 _HISTORY = 20
+_REPEATED = 2  # times, each step, without a deadline
 _TRIES = 100  # of an update without a deadline
 _FIRST_WAIT, _LONGEST_WAIT = 0.01, 0.5  # between them
 
@@ -153,8 +158,7 @@ class VersionedDocuments:
         version = Version(digest, (_new_stamp(),), digest, self._writer)
         stored = {"_id": digest, **stored, self._fields.version: version.stored()}
         save = Save(content.get("_id", digest), None, version, content, stored)
-        async with deadline(timeout) as limit:
-            return await repeated(limit, partial(self._steps.create, save))
+        return await _repeated("create", partial(self._steps.create, save), timeout)
 
     async def save(
         self,
@@ -195,10 +199,10 @@ class VersionedDocuments:
         stamp = _new_stamp() if key is None else stamp_of("save", _checked_key(key), digest)
         new = held.next(digest, stamp, self._writer, self._history)
         save = Save(identity, held, new, document, stored, accept_equal)
-        async with deadline(timeout) as limit:
-            if stamp in held.saves:  # by its key; the document was read since
-                return self._steps.found(await repeated(limit, partial(self._steps.read, identity)))
-            return await repeated(limit, partial(self._steps.save, save))
+        if stamp in held.saves:  # by its key; the document was read since
+            read = partial(self._steps.read, identity)
+            return self._steps.found(await _repeated("save", read, timeout))
+        return await _repeated("save", partial(self._steps.save, save), timeout)
 
     async def update(
         self,
@@ -236,18 +240,18 @@ class VersionedDocuments:
         attempt = 1
         async with deadline(timeout) as limit:
             while True:
-                read = await repeated(limit, partial(self._steps.read, id))
+                read = await _repeated("update", partial(self._steps.read, id))
                 if stamp is not None and stamp in self._steps.held(read)[1].saves:
                     return self._steps.found(read)
                 save = await self._changed(id, read, change, stamp)
                 if not save.changes:
                     return self._steps.saved(save)
                 try:
-                    return await repeated(limit, partial(self._steps.save, save))
+                    return await _repeated("update", partial(self._steps.save, save))
                 except VersionConflict as exc:
                     if limit is None and attempt >= _TRIES:
                         raise
-                    await pause(limit, attempt, _FIRST_WAIT, _LONGEST_WAIT, exc)
+                    await _pause(limit, attempt, exc)
                 attempt += 1
 
     async def delete(
@@ -271,8 +275,7 @@ class VersionedDocuments:
             PyMongoError: The driver's own error.
         """
         identity, held = self._steps.held(document)
-        async with deadline(timeout) as limit:
-            await repeated(limit, partial(self._steps.delete, identity, held))
+        await _repeated("delete", partial(self._steps.delete, identity, held), timeout)
 
     async def _changed(
         self, identity: Any, read: Mapping[str, Any], change: Change, stamp: str | None
@@ -288,6 +291,28 @@ class VersionedDocuments:
         stored, digest = self._steps.snapshot({**document, "_id": identity})
         new = held.next(digest, stamp or _new_stamp(), self._writer, self._history)
         return Save(identity, held, new, document, stored)
+
+
+async def _repeated(
+    name: str,
+    step: Callable[[PyMongoError | None], Awaitable[T]],
+    timeout: float | None = None,  # noqa: ASYNC109
+) -> T:
+    """Do a step until it gives an answer."""
+    given, _ = await repeat(name, step, timeout, _REPEATED)
+    return given
+
+
+async def _pause(limit: Deadline | None, attempt: int, reason: VersionConflict) -> None:
+    """Wait for a random time before another attempt.
+
+    Raises:
+        DeadlineExceeded: The deadline would be over, or is.
+    """
+    wait = random.random() * min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt - 1, 30))
+    if limit is not None and wait >= limit.remaining():
+        raise DeadlineExceeded(f"the deadline is over: {reason}") from reason
+    await anyio.sleep(wait)
 
 
 def _new_stamp() -> str:

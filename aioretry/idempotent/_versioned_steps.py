@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from bson.timestamp import Timestamp
 from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
 from pymongo.read_preferences import ReadPreference
 
+from aioretry import Outcome
+from aioretry.errors import attach
 from aioretry.idempotent._canonical import content_hash, snapshot
+from aioretry.idempotent._repeat import RunNoMore
 from aioretry.idempotent._versions import (
     Fields,
     Verdict,
@@ -20,7 +23,10 @@ from aioretry.idempotent._versions import (
 
 __all__ = ["Save", "Steps"]
 
+E = TypeVar("E", bound=BaseException)
+
 _ONLY_ID = {"_id": True}
+_BEHIND = "a server has answered that is behind"
 _IN_DOUBT = "aioretry: too much has happened since to tell whether this was applied"
 
 
@@ -49,6 +55,10 @@ class Save:
 
 class Steps:
     """Commands on one collection, and what their answers mean.
+
+    Each step may be a run of :func:`~aioretry.idempotent._repeat.repeat`, which takes its
+    :class:`VersionConflict` as it is. What a step raises after a write that found nothing says that
+    this run has changed nothing, unless an earlier one may have.
 
     Args:
         collection: The user's.
@@ -121,9 +131,9 @@ class Steps:
         Raises:
             VersionConflict: There is none.
         """
-        stored = await self._find(identity)
+        stored: Mapping[str, Any] | None = await self._collection.find_one(_by_id(identity))
         if stored is None:
-            raise VersionConflict("there is no such document")
+            raise RunNoMore(VersionConflict("there is no such document"))
         return stored
 
     async def create(self, save: Save, lost: PyMongoError | None) -> Versioned:
@@ -136,13 +146,14 @@ class Steps:
             return self.saved(save)
         pattern = (duplicate.details or {}).get("keyPattern") or {}
         path = f"{self._fields.version}.hash"
-        stored = await self._find(save.id)
+        stored = await self._look(_by_id(save.id))
         if stored is None and path in pattern:
-            stored = await self._collection.find_one({path: {"$eq": save.new.hash}})
+            stored = await self._look({path: {"$eq": save.new.hash}})
         if stored is not None:
             return self._created_before(save, stored, lost)
         if pattern == {"_id": 1}:
-            raise AutoReconnect("the document that was in the way is gone again") from duplicate
+            error = AutoReconnect("the document that was in the way is gone again")
+            raise _unwritten(error) from duplicate
         raise duplicate
 
     async def save(self, save: Save, lost: PyMongoError | None) -> Versioned:
@@ -150,7 +161,7 @@ class Steps:
         assert save.held is not None  # noqa: S101 - for type checkers
         if await self._swap(save, save.held):
             return self.saved(save)
-        stored = await self._find(save.id)
+        stored = await self._look(_by_id(save.id))
         version = None if stored is None else self.version(stored)
         is_equal = version is not None and version.hash == save.new.hash
         reply_lost = lost is not None and save.changes
@@ -162,24 +173,26 @@ class Steps:
             ):
                 return self.found(stored)
             case Verdict.BEHIND:
-                raise AutoReconnect("a server has answered that is behind")
+                raise _unwritten(AutoReconnect(_BEHIND))
             case Verdict.IN_DOUBT if lost is not None:
                 lost.add_note(_IN_DOUBT)
-                raise lost
-        raise self._conflict(save.held, save.new.hash, stored) from lost
+                raise RunNoMore(lost)
+        # What is stored follows from what was held, and not by this save.
+        raise RunNoMore(_unwritten(self._conflict(save.held, save.new.hash, stored)))
 
     async def delete(self, identity: Any, held: Version, lost: PyMongoError | None) -> None:
         """Delete the version that was read, or find out who has saved another one."""
         match = held.filter(self._fields.version, identity)
         if await self._collection.find_one_and_delete(match, projection=_ONLY_ID) is not None:
             return
-        stored = await self._find(identity)
+        stored = await self._look(_by_id(identity))
         if stored is None:
             return
         version = self.version(stored)
         if version is not None and version.is_same(held):
-            raise AutoReconnect("a server has answered that is behind")
-        raise self._conflict(held, None, stored) from lost
+            raise _unwritten(AutoReconnect(_BEHIND))
+        follows = version is not None and held.saves[0] in version.saves
+        raise RunNoMore(_caused(self._conflict(held, None, stored), None if follows else lost))
 
     def _created_before(
         self, save: Save, stored: Mapping[str, Any], lost: PyMongoError | None
@@ -189,12 +202,13 @@ class Steps:
             return self.found(stored, written=True)
         if version is not None and self._is_same(save, version):
             return self.found(stored)
-        raise VersionConflict(
+        conflict = VersionConflict(
             "another document has this _id",
             new=save.new.hash,
             stored=version,
             stored_document=stored,
-        ) from lost
+        )
+        raise RunNoMore(_caused(conflict, lost))
 
     def _is_same(self, save: Save, stored: Version) -> bool:
         if stored.algorithm != "sha256":
@@ -216,9 +230,13 @@ class Steps:
             found = await self._collection.find_one_and_update(match, update, projection=_ONLY_ID)
         return found is not None
 
-    async def _find(self, identity: Any) -> Mapping[str, Any] | None:
-        match = {"_id": {"$eq": identity}}
-        found: Mapping[str, Any] | None = await self._collection.find_one(match)
+    async def _look(self, match: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Find out what is in the way of a write that has found nothing to change."""
+        try:
+            found: Mapping[str, Any] | None = await self._collection.find_one(match)
+        except BaseException as exc:
+            _unwritten(exc)
+            raise
         return found
 
     def _conflict(
@@ -235,3 +253,21 @@ class Steps:
             stored=None if stored is None else self.version(stored),
             stored_document=stored,
         )
+
+
+def _by_id(identity: Any) -> dict[str, Any]:
+    return {"_id": {"$eq": identity}}
+
+
+def _unwritten(error: E) -> E:
+    """Say on an error that nothing was written."""
+    attach(error, Outcome.NOT_APPLIED, [])
+    return error
+
+
+def _caused(conflict: VersionConflict, lost: PyMongoError | None) -> VersionConflict:
+    """Say on a conflict whether an earlier run may have written all the same."""
+    if lost is None:
+        return _unwritten(conflict)
+    conflict.__cause__ = lost
+    return conflict

@@ -17,8 +17,15 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
-from aioretry import DeadlineExceeded
-from aioretry.idempotent._repeat import Repeats, RunAgain, may_have_written, repeat
+from aioretry import DeadlineExceeded, Outcome, outcome_of
+from aioretry.errors import attach
+from aioretry.idempotent._repeat import (
+    Repeats,
+    RunAgain,
+    RunNoMore,
+    may_have_written,
+    repeat,
+)
 
 OVERLOADED = {"errorLabels": ["SystemOverloadedError", "RetryableError"]}
 
@@ -146,6 +153,24 @@ async def test_a_run_may_ask_for_another():
         await repeat("it", Runs(RunAgain(error)), 0.0)
 
 
+async def test_a_run_may_be_the_last():
+    """Whatever its error is: it is raised as it is, the doubt itself too."""
+    lost, cause = AutoReconnect("lost"), ValueError()
+    lost.__cause__ = cause
+    with pytest.raises(AutoReconnect) as caught:
+        await repeat("it", Runs(lost, RunNoMore(lost), 5), 60.0)
+    assert lost is caught.value
+    assert cause is lost.__cause__
+
+
+async def test_more_repetitions_without_a_deadline():
+    """As many as the recipe says."""
+    lost = AutoReconnect("lost")
+    assert (5, True) == await repeat("it", Runs(lost, lost, 5), None, 2)
+    with pytest.raises(AutoReconnect):
+        await repeat("it", Runs(lost, lost, lost, 5), None, 2)
+
+
 class TestDoubt:
     """An earlier run may have written."""
 
@@ -172,11 +197,14 @@ class TestDoubt:
         assert nobody is caught.value
 
     async def test_gives_way_to_what_the_server_says_of_the_write(self):
-        """A write error is raised as it is."""
-        duplicate = DuplicateKeyError("duplicate", 11000)
+        """A write error is raised as it is, and speaks for the run before it."""
+        lost, duplicate = AutoReconnect("lost"), DuplicateKeyError("duplicate", 11000)
+        attach(lost, Outcome.UNKNOWN, [])
+        attach(duplicate, Outcome.NOT_APPLIED, [])
         with pytest.raises(DuplicateKeyError) as caught:
-            await repeat("it", Runs(AutoReconnect("lost"), duplicate), None)
+            await repeat("it", Runs(lost, duplicate), None)
         assert duplicate is caught.value
+        assert outcome_of(duplicate) is Outcome.UNKNOWN
 
     async def test_survives_cancellation(self):
         """Who is cancelled later still finds the error that may have written."""

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import anyio
@@ -107,7 +108,7 @@ class Follower:
         try:
             return await self._follow(lease, session)
         finally:
-            await release(settings, lease, session)
+            await release(settings, [lease], session)
 
     async def _follow(self, lease: Lease, session: RetryMotorClientSession) -> bool:
         settings, pace = self.settings, self._pace
@@ -255,16 +256,20 @@ class Following:
         return Fold(settings.increments, part, settings.parts, settings.target.codec_options)
 
 
-async def release(settings: Settings, lease: Lease, session: RetryMotorClientSession) -> None:
-    """Give a lease back, if that can be done at once; it ends by itself otherwise."""
+async def release(
+    settings: Settings, leases: Collection[Lease], session: RetryMotorClientSession
+) -> None:
+    """Give leases back, if that can be done at once; they end by themselves otherwise."""
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
         try:
             # The deadline that may have ended the work is not the release's.
-            await detached(asyncio.create_task, _give_back(settings, lease, session))
+            await detached(asyncio.create_task, _give_back(settings, leases, session))
         except PyMongoError as exc:
-            _log.info("%s could not give its lease back: %s", lease.owner, type(exc).__name__)
+            _log.info("leases of %s could not be given back: %s", settings.name, type(exc).__name__)
 
 
-async def _give_back(settings: Settings, lease: Lease, session: RetryMotorClientSession) -> None:
-    await settings.leases.release(lease)
+async def _give_back(
+    settings: Settings, leases: Collection[Lease], session: RetryMotorClientSession
+) -> None:
+    await settings.leases.release(leases)
     await settings.leases.retire(session)

@@ -6,12 +6,13 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import anyio
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryMotorClientSession, detached
+from aioretry import RetryMotorClientSession, deadline, detached
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
 from aioretry.streams._errors import (
@@ -107,7 +108,7 @@ class Follower:
         try:
             return await self._follow(lease, session)
         finally:
-            await release(settings, lease, session)
+            await release(settings, [lease], session)
 
     async def _follow(self, lease: Lease, session: RetryMotorClientSession) -> bool:
         settings, pace = self.settings, self._pace
@@ -157,6 +158,9 @@ class Following:
     is_wanted: bool = False
     renewed: float = field(default_factory=time.monotonic)
     committed: float = field(default_factory=time.monotonic)
+    _begun: float = field(default=0.0, init=False)
+    _is_committing: bool = field(default=False, init=False)
+    _was_away: bool = field(default=False, init=False)
 
     async def run(self) -> bool:
         """Read and commit until that is all; return False if a rebuild wants the lease."""
@@ -168,7 +172,15 @@ class Following:
         return False
 
     async def renew_when_due(self) -> None:
-        """Renew the lease, unless a commit has done so."""
+        """Renew the lease, unless a commit has done so, or is about to.
+
+        Its transaction would hold the renewal up. What is asked meanwhile is whether the server is
+        there: else it is not the commit that takes too long.
+        """
+        if self._is_committing:
+            # Twice, because the first one may have waited for our own work.
+            self._was_away |= not await self._is_there() and not await self._is_there()
+            return
         began = time.monotonic()
         if began - self.renewed < self.settings.lease_seconds / 3:
             return
@@ -199,40 +211,65 @@ class Following:
 
     async def _commit(self, fold: Fold, position: Position, changes: int) -> None:
         began = time.monotonic()
+        where = self.watermark.build, self.watermark.sequence
         is_large = changes == 1 and len(fold) >= _MANY_BUCKETS
-        if is_large and self.pace.is_hopeless:
+        if is_large and self.pace.is_hopeless(where):
             raise ChangeTooLargeError(
                 f"one change moves {len(fold)} buckets, which no transaction could apply in "
                 f"lease_seconds={self.settings.lease_seconds:g}, {self.pace.slow_commits} times in "
                 "a row: rebuild the aggregates, or give them more lease_seconds"
             )
+        self._is_committing, self._was_away = True, False
         try:
             self.watermark, self.is_wanted = await self.committer.commit(
                 self.watermark, fold, position, changes
             )
+        except BaseException:  # it may as well be cancelled, because the lease is over first
+            if time.monotonic() - self._begun > self.settings.lease_seconds / 2:
+                self.pace.divide(changes)
+                if is_large and not self._was_away and await self._is_still_there():
+                    self.pace.count_slow(where)
+            raise
         finally:
-            # It may as well end by being cancelled, because the lease is over first.
-            if is_large and time.monotonic() - began > self.settings.lease_seconds / 2:
-                self.pace.slow_commits += 1
+            self._is_committing = False
         self.renewed = self.committed = began
         self.pace.succeed()
 
+    async def _is_still_there(self) -> bool:
+        """Ask once more after a commit, shielded: it may have been cancelled."""
+        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+            return await self._is_there()
+        return False
+
+    async def _is_there(self) -> bool:
+        try:
+            async with deadline(self.settings.lease_seconds / 4):
+                await self.settings.client.admin.command("ping")
+        except PyMongoError:
+            return False
+        return True
+
     def _new_fold(self) -> Fold:
+        self._begun = time.monotonic()
         settings = self.settings
         part = self.watermark.part if settings.parts > 1 else None
         return Fold(settings.increments, part, settings.parts, settings.target.codec_options)
 
 
-async def release(settings: Settings, lease: Lease, session: RetryMotorClientSession) -> None:
-    """Give a lease back, if that can be done at once; it ends by itself otherwise."""
+async def release(
+    settings: Settings, leases: Collection[Lease], session: RetryMotorClientSession
+) -> None:
+    """Give leases back, if that can be done at once; they end by themselves otherwise."""
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
         try:
             # The deadline that may have ended the work is not the release's.
-            await detached(asyncio.create_task, _give_back(settings, lease, session))
+            await detached(asyncio.create_task, _give_back(settings, leases, session))
         except PyMongoError as exc:
-            _log.info("%s could not give its lease back: %s", lease.owner, type(exc).__name__)
+            _log.info("leases of %s could not be given back: %s", settings.name, type(exc).__name__)
 
 
-async def _give_back(settings: Settings, lease: Lease, session: RetryMotorClientSession) -> None:
-    await settings.leases.release(lease)
+async def _give_back(
+    settings: Settings, leases: Collection[Lease], session: RetryMotorClientSession
+) -> None:
+    await settings.leases.release(leases)
     await settings.leases.retire(session)

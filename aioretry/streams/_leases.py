@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast
 import anyio
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
-from pymongo import ReadPreference, ReturnDocument
+from pymongo import ReadPreference, ReturnDocument, UpdateOne
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
@@ -174,11 +174,12 @@ class Leases:
         now: Any = session.operation_time  # a method in Motor's stubs
         return cast(Timestamp, now)
 
-    async def release(self, lease: Lease) -> None:
-        """Let others have it at once."""
-        await self._records.update_one(
-            self._of(lease), {"$set": {"expires": _EPOCH}, "$unset": {"session": ""}}
-        )
+    async def release(self, leases: Iterable[Lease]) -> None:
+        """Let others have them at once."""
+        given = {"$set": {"expires": _EPOCH}, "$unset": {"session": ""}}
+        updates = [UpdateOne(self._of(lease), given) for lease in leases]
+        if updates:
+            await self._records.bulk_write(updates, ordered=False)
 
     async def retire(self, session: RetryMotorClientSession) -> None:
         """End what the transactions of a lease were in, after the lease.

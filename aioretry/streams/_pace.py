@@ -37,6 +37,8 @@ class Pace:
     slow_commits: int = field(default=0, init=False)
     """How many commits of one and the same change have taken too long."""
 
+    _slow_at: object = field(default=None, init=False)
+
     def __post_init__(self) -> None:
         self.changes = self.most
 
@@ -45,21 +47,38 @@ class Pace:
         """Whether somebody should look."""
         return self.failures >= _ATTEMPTS_BEFORE_WARNING
 
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether a change can't be committed: it can't be divided, and is no smaller next time."""
-        return self.slow_commits >= _COMMITS_OF_ONE_CHANGE
+    def is_hopeless(self, where: object) -> bool:
+        """Tell whether a change can't be committed: it is no smaller next time.
+
+        Args:
+            where: As for :meth:`count_slow`. Elsewhere it is another change, say after a rebuild.
+        """
+        return where == self._slow_at and self.slow_commits >= _COMMITS_OF_ONE_CHANGE
+
+    def count_slow(self, where: object) -> None:
+        """Take note of a commit that took too long, of a change that can't be divided.
+
+        Args:
+            where: What tells the change from others.
+        """
+        if where != self._slow_at:
+            self._slow_at, self.slow_commits = where, 0
+        self.slow_commits += 1
+
+    def divide(self, changes: int) -> None:
+        """Read no more than half as many changes at once as were too many."""
+        self.changes = max(1, min(changes, self.changes) // 2)
 
     def fail(self, exc: PyMongoError) -> None:
         """Take note of an attempt that has come to nothing."""
         self.failures += 1
         if exc.timeout:
-            self.changes = max(1, self.changes // 2)
+            self.divide(self.changes)
             self.patience = min(2 * self.patience, _MOST_PATIENCE)
 
     def succeed(self) -> None:
         """Take note of progress."""
-        self.failures = self.slow_commits = 0
+        self.failures = 0
         self.changes = min(2 * self.changes, self.most)
         self.patience = _PATIENCE
 

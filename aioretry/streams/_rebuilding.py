@@ -105,8 +105,7 @@ class Rebuild:
                 self._renew, self.settings.lease_seconds / 4, partial(self._work, session)
             )
         finally:
-            for lease in self._leases.values():
-                await release(self.settings, lease, session)
+            await release(self.settings, self._leases.values(), session)
 
     async def _work(self, session: RetryMotorClientSession) -> Progress | None:
         for part in range(self.settings.parts):

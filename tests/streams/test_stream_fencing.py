@@ -96,10 +96,10 @@ async def test_a_rebuild_goes_first(built, aggregator, target, session, plain):
     await leases.ask(0)
     assert await leases.take(0, LeaseKind.UPDATE, "me", session) is None
     rebuilds = await leases.take(0, LeaseKind.REBUILD, "you", session)
-    await leases.release(rebuilds)
+    await leases.release([rebuilds])
     follows = await leases.take(0, LeaseKind.UPDATE, "me", session)
     assert follows.fence == rebuilds.fence + 1
-    await leases.release(follows)
+    await leases.release([follows])
     await leases.ask(0)
     records = plain[target.database.name][LEASES]
     records.update_one({"_id.aggregator": aggregator.name}, {"$set": {"wanted": LONG_AGO}})

@@ -1,12 +1,12 @@
 """What an aggregator can't count is told by an error that says what to do."""
 
 import asyncio
-import itertools
 from types import SimpleNamespace
 
 import pytest
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
+from pymongo.errors import AutoReconnect
 
 from aioretry.streams import (
     ChangeStreamSource,
@@ -37,22 +37,125 @@ async def test_a_change_of_too_many_buckets(replica_set, documents, target, fres
     assert tags() == fresh()
 
 
-async def test_a_lease_that_is_over_before_its_commit(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which stands still by itself."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(_following, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+class Server:
+    """Answers what it is asked, or does not."""
+
+    def __init__(self, error=None):
+        self.admin, self.error = self, error
+
+    async def command(self, _):
+        if self.error is not None:
+            raise self.error
+
+
+class Following(_following.Following):
+    """For a lease of three seconds, which is over before anything is committed."""
+
+    def __init__(self, clock, server):
+        settings = SimpleNamespace(
+            lease_seconds=3.0,
+            client=server,
+            parts=1,
+            increments=None,
+            target=SimpleNamespace(codec_options=None),
+        )
+        watermark = SimpleNamespace(build=1, sequence=1)
+        super().__init__(settings, self, watermark, None, Pace(8), False)
+        self.clock, self.lasts = clock, 3.0
+
+    async def commit(self, *_):
+        for _ in range(4):
+            self.clock.now += self.lasts / 4
+            await self.renew_when_due()
+        raise asyncio.CancelledError
+
+
+async def test_a_lease_that_is_over_before_its_commit(clock):
     """One that was cancelled by that has taken too long, as one that ran into its deadline."""
-    clock = itertools.count(step=2.0)  # seconds
-    monkeypatch.setattr(_following, "time", SimpleNamespace(monotonic=clock.__next__))
-
-    class Committer:
-        async def commit(self, *_):
-            raise asyncio.CancelledError
-
-    settings = SimpleNamespace(lease_seconds=3.0)
-    following = _following.Following(settings, Committer(), None, None, Pace(1), False)
+    following = Following(clock, Server())
     for _ in range(3):
         with pytest.raises(asyncio.CancelledError):
             await following._commit(range(1000), None, 1)
     with pytest.raises(ChangeTooLargeError, match="3 times in a row"):
         await following._commit(range(1000), None, 1)
+    following.watermark.build = 2  # somebody has rebuilt, and this is another change
+    with pytest.raises(asyncio.CancelledError):
+        await following._commit(range(1000), None, 1)
+
+
+async def test_a_server_that_is_away(clock):
+    """What takes long because nobody answers is not too large, however often."""
+    following = Following(clock, Server(AutoReconnect("away")))
+    for _ in range(5):
+        with pytest.raises(asyncio.CancelledError):
+            await following._commit(range(1000), None, 1)
+
+
+async def test_increments_that_take_as_long(clock):
+    """A lease that was over before the commit was sent was over because of the change, too."""
+    following = Following(clock, Server())
+    following.lasts = 0.0
+    for _ in range(3):
+        following._new_fold()
+        clock.now += 4.0
+        with pytest.raises(asyncio.CancelledError):
+            await following._commit(range(1000), None, 1)
+    assert following.pace.is_hopeless((1, 1))
+
+
+async def test_a_batch_that_takes_too_long(clock):
+    """It is divided, however its commit ended, until one change is left."""
+    following, seen = Following(clock, Server()), []
+    for changes in (5, 2, 1, 1):
+        with pytest.raises(asyncio.CancelledError):
+            await following._commit(range(1), None, changes)
+        seen.append(following.pace.changes)
+    assert [2, 1, 1, 1] == seen
+
+
+async def test_a_large_change_among_others(replica_set, documents, target, fresh, tags):
+    """The others are committed without it, and it is told of alone."""
+    aggregator = of_change_stream(documents, target, lease_seconds=1.0)
+    await aggregator.rebuild()
+    await documents.insert_many([animal(n, f"x{n}") for n in range(3)])
+    await documents.insert_one(animal(3, *(f"tag {n}" for n in range(1000))))
+    slow = replica_set.faults.delay(
+        1.5,
+        "update",
+        namespace=target.full_name,
+        times=None,
+        where=lambda command: len(command["updates"]) >= 1000,
+    )
+    async with slow, asyncio.timeout(100.0):
+        with pytest.raises(ChangeTooLargeError, match="one change moves 1000 buckets"):
+            await aggregator.run(until_caught_up=True)
+    assert {"x0", "x1", "x2"} == set(tags())
+    await aggregator.run(until_caught_up=True)
+    assert tags() == fresh()
+
+
+async def test_a_large_change_and_a_lost_network(replica_set, documents, target, fresh, tags):
+    """A change is not too large because the network was gone each time that it was committed."""
+    aggregator = of_change_stream(documents, target, lease_seconds=1.0)
+    await aggregator.rebuild()
+    await documents.insert_one(animal(1, *(f"tag {n}" for n in range(1000))))
+    working = asyncio.create_task(aggregator.run(until_caught_up=True))
+    async with asyncio.timeout(100.0):
+        for _ in range(3):
+            async with replica_set.faults.watch("update", namespace=target.full_name) as commit:
+                await commit.wait_until_fired(timeout=60.0)
+            async with replica_set.faults.partition():
+                await asyncio.sleep(1.5)  # for longer than the lease
+        await working
+    assert tags() == fresh()
 
 
 async def test_a_counter_that_is_full(documents, target, aggregator, tags):

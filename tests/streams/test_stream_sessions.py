@@ -48,6 +48,25 @@ async def test_the_session_of_an_old_lease_is_nobodys(
     assert 2 == plain.aioretry_tests[others.name].count_documents({})
 
 
+async def test_leases_are_given_back_at_once(replica_set, documents, target):
+    """A rebuild of many parts ends in one command and another one, and not in two for each part."""
+    aggregator = of_change_stream(documents, target, parts=8)
+    faults = replica_set.faults
+    async with faults.hang("find", namespace=documents.full_name) as reading:
+        rebuilding = asyncio.create_task(aggregator.rebuild())
+        await reading.wait_until_fired()
+        async with (
+            faults.watch(
+                "update", namespace=f"{target.database.name}.{LEASES}", times=None
+            ) as giving,
+            faults.watch("endSessions", times=None) as ending,
+        ):
+            rebuilding.cancel()
+            await asyncio.wait([rebuilding])
+            assert (1, 1) == (giving.fired, ending.fired)
+    assert not any(part.owner for part in (await aggregator.status()).parts)
+
+
 async def until_held(aggregator):
     """Wait until somebody holds the lease."""
     while (await aggregator.status()).parts[0].owner is None:

@@ -128,6 +128,19 @@ async def test_heal(servers: ReplicaSet) -> None:
     assert {MemberState.RUNNING} == {member.state for member in servers.members}
 
 
+async def test_heal_of_a_frozen_member_that_was_killed(servers: ReplicaSet, eventually) -> None:
+    """Somebody else has, say because there was no memory left; it is started again."""
+    [member, _] = await servers.secondaries()
+    await servers.freeze(member)
+    os.kill(member.pid, signal.SIGKILL)
+    server = servers._server(member)
+    eventually(lambda: server._processes.poll(server.pid) is not None)
+
+    await servers.heal()
+
+    assert {MemberState.RUNNING} == {member.state for member in servers.members}
+
+
 async def test_rolling_restart(servers: ReplicaSet) -> None:
     """Every server is another process afterwards, after a clean end, and nothing is lost."""
     primary = await servers.primary()

@@ -228,6 +228,7 @@ class Server:
         argv = [str(self._mongod.path), "--bind_ip", HOST, "--port", str(self.port)]
         argv += ["--dbpath", str(self._data), "--logpath", str(self.log), "--logappend"]
         argv += ["--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]
+        argv += ["--wiredTigerEngineConfigString", "log=(file_max=10MB)"]
         if self._set_name is not None:
             argv += ["--replSet", self._set_name, "--oplogSize", "64"]
         for name, value in self._parameters.items():

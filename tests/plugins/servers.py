@@ -12,6 +12,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+import psutil
 import pytest
 
 from aioretry.testing._processes import Processes
@@ -19,7 +20,7 @@ from aioretry.testing._processes import Processes
 NAMES = {"ReplicaSet", "Standalone", "getfixturevalue"}  # the last one asks for fixtures of servers
 
 MEMORY = Path("/dev/shm")  # on Linux, a file system without a disk
-LEAST = 6 * 2**30  # bytes that must be free there
+LEAST = 12 * 2**30  # bytes that must be free there, and in the machine
 
 
 def pytest_configure() -> None:
@@ -29,7 +30,7 @@ def pytest_configure() -> None:
     would be the slowest part of a run.
     """
     has_room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= LEAST
-    if has_room and "TMPDIR" not in os.environ:
+    if has_room and psutil.virtual_memory().available >= LEAST and "TMPDIR" not in os.environ:
         os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 

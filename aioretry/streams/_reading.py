@@ -95,6 +95,8 @@ class Reader:
         self._stream: Stream | None = None
         self._has_ended = threading.Event()
         self._is_reading = False
+        # One of its own: it reads nearly all the time, and others share the loop's 40.
+        self._thread = anyio.CapacityLimiter(1)
 
     async def __aenter__(self) -> Self:
         client = self._collection.database.client
@@ -116,7 +118,7 @@ class Reader:
         with anyio.move_on_after(1.0, shield=True):
             if self._stream is not None:
                 stream, self._stream = self._stream, None
-                await detached(asyncio.create_task, _close_in_time(stream))
+                await detached(asyncio.create_task, self._close_in_time(stream))
             await session.end_session()
 
     async def read(self, most: int, seconds: float) -> Read:
@@ -137,7 +139,9 @@ class Reader:
         self._is_reading = True
         try:
             with deadline(seconds + self._patience):
-                self._stream, found = await to_thread.run_sync(read, abandon_on_cancel=True)
+                self._stream, found = await to_thread.run_sync(
+                    read, abandon_on_cancel=True, limiter=self._thread
+                )
         except PyMongoError as exc:
             self._is_reading = False
             lost = lost_position(exc)
@@ -146,6 +150,10 @@ class Reader:
             raise lost from exc
         self._is_reading = False
         return found
+
+    async def _close_in_time(self, stream: Stream) -> None:
+        with deadline(1.0):
+            await to_thread.run_sync(_close, stream, abandon_on_cancel=True, limiter=self._thread)
 
     async def _interrupt(self, session: RetryMotorClientSession) -> None:
         """Have the server end what a thread waits for, which would hold up the end of a process."""
@@ -194,11 +202,6 @@ def start(position: Position) -> dict[str, Any]:
     if position.token is None:
         return {"start_at_operation_time": position.after()}
     return {"resume_after": position.token}
-
-
-async def _close_in_time(stream: Stream) -> None:
-    with deadline(1.0):
-        await to_thread.run_sync(_close, stream, abandon_on_cancel=True)
 
 
 def _close(stream: Stream) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from anyio.to_thread import current_default_thread_limiter
 
 from aioretry import RetryClient
 from aioretry.streams import NotBuiltError, PositionLostError, _following, _pace
@@ -132,6 +133,17 @@ async def test_one_rebuild_for_many(documents, target, fresh, tags):
     assert await aggregator.rebuild_after(late) is None
     late.build = (await target.find_one({"_id.part": 0}))["watermark"]["build"]
     assert await aggregator.rebuild_after(late) is not None
+
+
+async def test_threads_of_others(replica_set, aggregator, slow, following):
+    """A worker that reads holds none of the threads that the event loop has for everybody."""
+    await aggregator.rebuild()
+    async with replica_set.faults.hang(
+        "aggregate", app_name=SLOW, where=lambda command: "$changeStream" in str(command)
+    ) as opening:
+        following(slow)
+        await opening.wait_until_fired()
+        assert 0 == current_default_thread_limiter().borrowed_tokens
 
 
 async def test_cancelled_while_it_reads(replica_set, aggregator, slow, documents, following):

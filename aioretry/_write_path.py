@@ -16,6 +16,7 @@ from aioretry._driver import Address, ConnectionCounts, Driver, ServerSession, T
 from aioretry._sessions import SessionLease
 from aioretry._verdict import Policy
 from aioretry.deadlines import Deadline, current_deadline, detached
+from aioretry.errors import refusal
 from aioretry.events import Hook
 
 T = TypeVar("T")
@@ -60,9 +61,11 @@ class WritePath:
         """
         loop = self._get_loop()
         if _running_loop() not in {None, loop}:
-            raise InvalidOperation(
-                "this client is bound to another event loop, the one it was first used on; "
-                "make one client for each event loop"
+            raise refusal(
+                InvalidOperation(
+                    "this client is bound to another event loop, the one it was first used on; "
+                    "make one client for each event loop"
+                )
             )
         if self._coordinator is None or self._coordinator.loop is not loop:
             self._coordinator = Coordinator(

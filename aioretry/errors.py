@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from pymongo.errors import ConnectionFailure, InvalidOperation, NetworkTimeout
 from pymongo.results import BulkWriteResult
@@ -19,6 +19,8 @@ __all__ = [
     "outcome_of",
     "partial_result_of",
 ]
+
+E = TypeVar("E", bound=BaseException)
 
 _REPORT = "_aioretry_report"
 
@@ -147,6 +149,12 @@ def attach(
 ) -> None:
     """Record on an exception that leaves a write how the write ended."""
     exc.__dict__[_REPORT] = Report(outcome, tuple(attempts), partial_result, doubt)
+
+
+def refusal(exc: E) -> E:
+    """Return an exception by which a write is refused, with its outcome: nothing was tried."""
+    attach(exc, Outcome.NOT_APPLIED, [])
+    return exc
 
 
 def copy_report(source: BaseException, target: BaseException) -> None:

@@ -27,7 +27,7 @@ from aioretry._watching import Watch
 from aioretry._write import explain, result_of
 from aioretry._write_path import WritePath
 from aioretry.deadlines import Deadline, validate_seconds
-from aioretry.errors import Attempt, DeadlineExceeded, Outcome
+from aioretry.errors import Attempt, DeadlineExceeded, Outcome, refusal
 from aioretry.sources import StatementSource
 
 __all__ = ["Operation"]
@@ -397,14 +397,18 @@ class Operation:
 
     async def _write_bulk(self, operation: str, plan: Callable[[Target], _plans.Plan[T]]) -> T:
         if self._keyed is not None:
-            raise InvalidOperation(
-                "an operation with a key has no insert_many and bulk_write: write one document "
-                "after the other"
+            raise refusal(
+                InvalidOperation(
+                    "an operation with a key has no insert_many and bulk_write: write one document "
+                    "after the other"
+                )
             )
         if self._path.encrypts:
-            raise ConfigurationError(
-                "operation() has no insert_many and bulk_write for a client with automatic "
-                "encryption; use those of the collection"
+            raise refusal(
+                ConfigurationError(
+                    "operation() has no insert_many and bulk_write for a client with automatic "
+                    "encryption; use those of the collection"
+                )
             )
         coordinator, lease, deadline = self._begin()
         watch = coordinator.watch(operation, self._target)
@@ -432,9 +436,11 @@ class Operation:
 
     def _begin(self) -> tuple[Coordinator, SessionLease, Deadline | None]:
         if self._coordinator is None:
-            raise InvalidOperation("an operation's writes belong inside its `async with` block")
+            raise refusal(
+                InvalidOperation("an operation's writes belong inside its `async with` block")
+            )
         if self._busy:
-            raise InvalidOperation("an operation's writes are awaited one at a time")
+            raise refusal(InvalidOperation("an operation's writes are awaited one at a time"))
         if self._lease is None:
             self._lease = self._path.lease()
         self._busy = True

@@ -1,6 +1,7 @@
 """What callers see of pending updates: results, reports and errors."""
 
 import asyncio
+import copyreg
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +80,10 @@ class PendingError(PyMongoError):
         super().__init__(message)
         self.update = update
         """The update; for :meth:`~aioretry.idempotent.PendingUpdates.resolve`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have it be made again from what it knows, and not from its message alone."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
     @property
     def id(self) -> Any:

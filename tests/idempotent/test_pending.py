@@ -1,6 +1,7 @@
 """Pending updates: what they do, what they refuse, and what becomes of those that are left."""
 
 import asyncio
+import pickle
 import uuid
 import warnings
 from collections import Counter
@@ -479,6 +480,15 @@ class TestResolve:
         """Only an update that was interrupted can be gone on with."""
         with pytest.raises(InvalidOperation, match="UpdateInterruptedError"):
             await updates.resolve(ValueError())
+
+    async def test_pickled(self, replica_set, updates, seeded):
+        """The exception may go to another process, which goes on with the update."""
+        left = await leave_token(replica_set, updates)
+        copy = pickle.loads(pickle.dumps(left))
+        assert (type(left), str(left), left.token) == (type(copy), str(copy), copy.token)
+        assert (True, type(left.error)) == (copy.will_be_applied, type(copy.error))
+        assert not (await updates.resolve(copy)).already
+        assert 1 == seeded.find_one()["n"]
 
 
 class Cut:

@@ -131,9 +131,27 @@ async def test_one_write_at_a_time(collection):
     async with collection.operation() as op:
         first = asyncio.ensure_future(op.insert_one({"_id": 1}))
         await asyncio.sleep(0)
-        with pytest.raises(InvalidOperation, match="one at a time"):
-            await op.insert_one({"_id": 2})
+        for write, what in ((op.insert_one, {"_id": 2}), (op.insert_many, [{"_id": 2}])):
+            with pytest.raises(InvalidOperation, match="one at a time") as caught:
+                await write(what)
+            assert Outcome.NOT_APPLIED is outcome_of(caught.value)
         await first
+
+
+async def test_on_another_loop(collection):
+    """A client belongs to one event loop; what is refused elsewhere is not applied."""
+
+    async def refusals():
+        writes = (collection.insert_one, collection.coalesced().insert_one)
+        for write in writes:
+            with pytest.raises(InvalidOperation, match="another event loop") as caught:
+                await write({})
+            yield outcome_of(caught.value)
+
+    async def collect():
+        return [outcome async for outcome in refusals()]
+
+    assert [Outcome.NOT_APPLIED] * 2 == await asyncio.to_thread(asyncio.run, collect())
 
 
 async def test_only_inside_its_block(collection):
@@ -145,6 +163,7 @@ async def test_only_inside_its_block(collection):
         await op.insert_one({})
         with pytest.raises(InvalidOperation, match="entered already"):
             await op.__aenter__()
-    with pytest.raises(InvalidOperation, match="inside its `async with` block"):
+    with pytest.raises(InvalidOperation, match="inside its `async with` block") as caught:
         await op.insert_one({})
+    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
     assert "closed attempts=1" in repr(op)

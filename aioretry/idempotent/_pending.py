@@ -10,6 +10,7 @@ from bson import ObjectId
 from pymongo.errors import InvalidOperation
 
 from aioretry import deadline
+from aioretry.errors import links_of
 from aioretry.idempotent._pending_apply import Application
 from aioretry.idempotent._pending_cleanup import CleanUp, read_status
 from aioretry.idempotent._pending_sending import Collection, Documents, repeat
@@ -21,7 +22,6 @@ from aioretry.idempotent._pending_update import (
 from aioretry.idempotent._pending_values import (
     AppliedUpdate,
     CleanUpReport,
-    PendingError,
     PendingStatus,
     UpdateInterruptedError,
 )
@@ -101,7 +101,8 @@ class PendingUpdates:
 
         Raises:
             UpdateInterruptedError: It was begun and is not known to be applied; :meth:`resolve`
-                goes on, and :meth:`clean_up` finishes what was left.
+                goes on, and :meth:`clean_up` finishes what was left. It is the cause of a
+                CancelledError, and so of a TimeoutError, that has cut the call off then.
             TooManyPendingError: The document has no room for a token.
             TokenExpiredError: The token is too old.
             TokenConflictError: The token was used for another update.
@@ -127,14 +128,14 @@ class PendingUpdates:
         )
         return await self._run(new, timeout, added=False)
 
-    async def resolve(self, exc: PendingError, *, timeout: float | None = None) -> AppliedUpdate:  # noqa: ASYNC109
+    async def resolve(self, exc: BaseException, *, timeout: float | None = None) -> AppliedUpdate:  # noqa: ASYNC109
         """Go on with an update that was interrupted.
 
         It is safe at any time, and to repeat. If the token may not have been added, it has to
         be within its lifetime.
 
         Args:
-            exc: What :meth:`apply` or this method raised.
+            exc: What :meth:`apply` or this method raised, or what was raised from it.
             timeout: How many seconds it may take; a surrounding deadline that is nearer counts.
 
         Returns:
@@ -143,17 +144,19 @@ class PendingUpdates:
         Raises:
             PyMongoError: As :meth:`apply`.
             InvalidOperation: Nothing was sent: the exception is no
-                :class:`UpdateInterruptedError`.
+                :class:`UpdateInterruptedError`, and was not raised from one.
             TypeError: ``timeout`` is not a number.
             ValueError: ``timeout`` is negative or NaN.
         """
-        if not isinstance(exc, UpdateInterruptedError):
+        links = links_of(exc)
+        interrupted = next((e for e in links if isinstance(e, UpdateInterruptedError)), None)
+        if interrupted is None:
             raise InvalidOperation(
                 f"exc must be an UpdateInterruptedError, not {type(exc).__name__}"
             )
         # The interrupted call may still have a command under way: so the token leaves a mark.
         return await self._run(
-            replace(exc.update, is_shared=True), timeout, added=exc.will_be_applied
+            replace(interrupted.update, is_shared=True), timeout, added=interrupted.will_be_applied
         )
 
     async def clean_up(

@@ -1,11 +1,14 @@
 """One update by way of a token: add the token, then apply the update and take the token away."""
 
+import asyncio
 import enum
+from collections.abc import Awaitable
 from typing import Any
 
 from pymongo.errors import InvalidOperation, PyMongoError
 
-from aioretry import Deadline, Outcome, outcome_of
+from aioretry import Deadline, Outcome, attempts_of
+from aioretry.errors import attach
 from aioretry.idempotent._pending_sending import Documents, is_refusal, may_have_arrived, repeat
 from aioretry.idempotent._pending_update import APPLIED, REFUSED, NewUpdate
 from aioretry.idempotent._pending_values import (
@@ -62,18 +65,21 @@ class Application:
         Raises:
             PendingError: The update was not applied, or it is not known to be.
             PyMongoError: Nothing of it was done.
+            CancelledError: From an :class:`UpdateInterruptedError`, unless nothing was done.
         """
         try:
             return await self._run()
         except PendingError:
             raise
         except PyMongoError as exc:
-            error = exc
-        if not self._added and not self._in_doubt:
-            raise error
-        # The cause would speak for the whole, where it is asked for the outcome of a write.
-        cause = None if outcome_of(error) is Outcome.NOT_APPLIED else error
-        raise self._interrupted(error) from cause
+            if not self._added and not self._in_doubt:
+                raise
+            raise self._interrupted(exc) from exc
+        except asyncio.CancelledError as exc:
+            if not self._added and not self._in_doubt:
+                raise
+            # What was cancelled knows of its own command alone.
+            raise asyncio.CancelledError(*exc.args) from self._interrupted(exc)
 
     async def _run(self) -> AppliedUpdate:
         token = self._new.update.token
@@ -97,7 +103,7 @@ class Application:
                 return found
         return _Found.TOKEN
 
-    def _note(self, error: PyMongoError) -> None:
+    def _note(self, error: BaseException) -> None:
         self._in_doubt = self._in_doubt or may_have_arrived(error)
 
     async def _send_token(self) -> bool:
@@ -158,7 +164,7 @@ class Application:
         # Whoever may still add the token must find that it was there. The driver repeats commands
         # unseen, and what found nothing has left no record by which a late one would be known.
         mark = self._new.is_shared or self._in_doubt or self._found_nothing
-        failures: list[PyMongoError] = []
+        failures: list[BaseException] = []
         try:
             matched = await repeat(
                 lambda: self._documents.finish(self._new.update, mark=mark),
@@ -185,7 +191,7 @@ class Application:
     async def _withdraw(self, refusal: PyMongoError, *, mark: bool) -> bool:
         """Take the token away without the update; return whether it had not been applied."""
         update, reason = self._new.update, REFUSED if mark else None
-        failures: list[PyMongoError] = []
+        failures: list[BaseException] = []
         try:
             if await repeat(
                 lambda: self._documents.withdraw(update, mark=reason),
@@ -217,15 +223,30 @@ class Application:
             self._new,
         )
 
-    def _interrupted(self, error: PyMongoError) -> UpdateInterruptedError:
+    def _interrupted(self, error: PyMongoError | asyncio.CancelledError) -> UpdateInterruptedError:
         state = (
             "its token is in the document, so that it is applied, or will be by the clean-up"
             if self._added
             else "whether its token is in the document is unknown"
         )
-        return UpdateInterruptedError(
-            f"the update was interrupted, and {state}: {error}",
+        interrupted = UpdateInterruptedError(
+            f"the update was interrupted, and {state}: {str(error) or type(error).__name__}",
             self._new,
             error,
             will_be_applied=self._added,
         )
+        # The error knows of its own command alone.
+        attach(interrupted, Outcome.UNKNOWN, attempts_of(error), doubt=_OfTwoWrites())
+        return interrupted
+
+
+class _OfTwoWrites:
+    """What ``aioretry.resolve()`` can't send once more."""
+
+    def why_unresolvable(self) -> str:
+        """Say who can."""
+        return "it is an update of two writes, and goes on by PendingUpdates.resolve()"
+
+    def resolve(self, timeout: float | None) -> Awaitable[Any]:
+        """Is never asked for."""
+        raise NotImplementedError

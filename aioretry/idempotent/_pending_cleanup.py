@@ -89,7 +89,7 @@ class CleanUp:
         update = PendingUpdate(row["_id"], row["token"], bytes(row["encoded"]))
         # As long as the token may still be added, whoever adds it must find a mark.
         mark = not row["is_forgotten"]
-        failures: list[PyMongoError] = []
+        failures: list[BaseException] = []
         try:
             matched = await repeat(
                 lambda: self._documents.finish(update, mark=mark), self._limit, failures.append

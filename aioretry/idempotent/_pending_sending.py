@@ -1,5 +1,6 @@
 """Sending the commands of pending updates, as often as it takes."""
 
+import asyncio
 import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
@@ -145,14 +146,14 @@ class Documents:
 async def repeat(
     send: Callable[[], Awaitable[T]],
     limit: Deadline | None,
-    on_failure: Callable[[PyMongoError], object] = lambda _: None,
+    on_failure: Callable[[BaseException], object] = lambda _: None,
 ) -> T:
     """Send a command that may be repeated: as often as time allows, or twice without a limit.
 
     Args:
         send: Sends it.
         limit: When to end; each command ends by itself then.
-        on_failure: Is told of each failure.
+        on_failure: Is told of each failure, and of a cancellation of what is sent.
 
     Raises:
         PyMongoError: The last failure, or one that does not pass.
@@ -160,6 +161,9 @@ async def repeat(
     for number in itertools.count():
         try:
             return await send()
+        except asyncio.CancelledError as exc:
+            on_failure(exc)
+            raise
         except PyMongoError as exc:
             on_failure(exc)
             wait = _wait_after(exc, number, limit)
@@ -178,12 +182,12 @@ def may_pass(error: PyMongoError) -> bool:
     return isinstance(error, OperationFailure) and error.code in _PASSING
 
 
-def may_have_arrived(error: PyMongoError) -> bool:
+def may_have_arrived(error: BaseException) -> bool:
     """Tell whether the command that failed can have changed something, now or later."""
     outcome = outcome_of(error)
     if outcome is not None:
         return outcome is not Outcome.NOT_APPLIED
-    if not may_pass(error):
+    if isinstance(error, PyMongoError) and not may_pass(error):
         return False  # the server's own answer, or nothing was sent
     return not isinstance(error, ServerSelectionTimeoutError)
 

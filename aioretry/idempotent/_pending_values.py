@@ -1,5 +1,6 @@
 """What callers see of pending updates: results, reports and errors."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,14 +125,20 @@ class TokenExpiredError(PendingError):
 class UpdateInterruptedError(PendingError):
     """An update was begun, and could not be brought to its end.
 
-    ``error`` is what it failed with. If ``will_be_applied``, the token is in the document: the
-    update is applied already, or will be by the next clean-up, once. Otherwise it is unknown
-    whether the token is there; if it is, the same holds.
+    ``error`` is what it failed with, or was cancelled with. If ``will_be_applied``, the token is in
+    the document: the update is applied already, or will be by the next clean-up, once. Otherwise it
+    is unknown whether the token is there; if it is, the same holds. :func:`~aioretry.outcome_of`
+    says ``UNKNOWN`` in either case.
     :meth:`~aioretry.idempotent.PendingUpdates.resolve` goes on where it ended.
     """
 
     def __init__(
-        self, message: str, update: NewUpdate, error: PyMongoError, *, will_be_applied: bool
+        self,
+        message: str,
+        update: NewUpdate,
+        error: PyMongoError | asyncio.CancelledError,
+        *,
+        will_be_applied: bool,
     ) -> None:
         super().__init__(message, update)
         self.error = error
@@ -140,4 +147,4 @@ class UpdateInterruptedError(PendingError):
     @property
     def timeout(self) -> bool:
         """Whether it failed because time was over."""
-        return self.error.timeout
+        return isinstance(self.error, PyMongoError) and self.error.timeout

@@ -13,15 +13,18 @@ from bson.codec_options import CodecOptions
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient, monitoring
 from pymongo.errors import (
+    AutoReconnect,
     DuplicateKeyError,
     InvalidOperation,
     OperationFailure,
     PyMongoError,
     WriteError,
 )
+from pymongo.results import UpdateResult
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome, RetryClient, deadline, outcome_of
+from aioretry import Outcome, ResolveError, RetryClient, deadline, outcome_of, resolve
+from aioretry.errors import attach
 from aioretry.idempotent import (
     CleanUpReport,
     PendingStatus,
@@ -476,6 +479,88 @@ class TestResolve:
         """Only an update that was interrupted can be gone on with."""
         with pytest.raises(InvalidOperation, match="UpdateInterruptedError"):
             await updates.resolve(ValueError())
+
+
+class Cut:
+    """A collection whose second write is cut off with what it is told."""
+
+    codec_options = CodecOptions()
+
+    def __init__(self, cut: BaseException, *, first: BaseException | None = None):
+        self.endings = [first, cut]
+
+    def with_options(self, **_options):
+        return self
+
+    async def update_one(self, *_arguments, **_options):
+        ending = self.endings.pop(0)
+        if ending is not None:
+            raise ending
+        return UpdateResult({"n": 1}, acknowledged=True)
+
+
+class TestCancelled:
+    @pytest.mark.parametrize("is_timeout", [False, True])
+    @pytest.mark.parametrize("nth", [1, 2])
+    async def test_goes_on(self, replica_set, updates, seeded, nth, is_timeout):
+        """What was cut off is unknown, and goes on, also as the error of a timeout."""
+        scope = asyncio.timeout(None)
+
+        async def apply():
+            async with scope:
+                await updates.apply(1, ADD_ONE)
+
+        async with replica_set.faults.hang("update", nth=nth) as held:
+            applying = asyncio.create_task(apply())
+            await held.wait_until_fired()
+            if is_timeout:
+                scope.reschedule(0)
+            else:
+                applying.cancel()
+            with pytest.raises(TimeoutError if is_timeout else asyncio.CancelledError) as caught:
+                await applying
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        with pytest.raises(ResolveError, match=r"PendingUpdates.resolve\(\)"):
+            await resolve(caught.value)
+        assert (await updates.resolve(caught.value)).matched
+        await updates.clean_up(older_than=0)
+        assert 1 == seeded.find_one()["n"]
+
+    @pytest.mark.parametrize("outcome", [*Outcome, None])
+    @pytest.mark.parametrize("make", [asyncio.CancelledError, lambda _: InvalidOperation("no")])
+    async def test_a_token_counts(self, outcome, make):
+        """Whatever is known of the second write: the token is there, and it will be applied."""
+        cut = make("please")
+        if outcome is not None:
+            attach(cut, outcome, [])
+        with pytest.raises((asyncio.CancelledError, UpdateInterruptedError)) as caught:
+            await PendingUpdates(Cut(cut)).apply(1, ADD_ONE)
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        if isinstance(cut, asyncio.CancelledError):
+            assert ("please",) == caught.value.args
+            interrupted = caught.value.__cause__
+        else:
+            interrupted = caught.value
+        assert interrupted.will_be_applied
+        assert cut is interrupted.error
+
+    async def test_a_token_that_may_be_there_counts(self):
+        """So it is when the repetition of the first write is known to have done nothing."""
+        cut = asyncio.CancelledError()
+        attach(cut, Outcome.NOT_APPLIED, [])
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await PendingUpdates(Cut(cut, first=AutoReconnect("lost"))).apply(1, ADD_ONE)
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert not caught.value.__cause__.will_be_applied
+
+    async def test_before_anything_was_sent(self):
+        """Nothing is in doubt then, and the cancellation is as it was."""
+        cut = asyncio.CancelledError()
+        attach(cut, Outcome.NOT_APPLIED, [])
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await PendingUpdates(Cut(cut, first=cut)).apply(1, ADD_ONE)
+        assert cut is caught.value
+        assert cut.__cause__ is None
 
 
 class TestCleanUp:

@@ -116,7 +116,10 @@ def problem_of(error: BaseException, *, is_over: bool) -> Problem | None:
             problems = {problem_of(each, is_over=is_over) for each in error.exceptions}
             return problems.pop() if len(problems) == 1 else None
         case KeyInUseError():
-            detail = "a request with this Idempotency-Key is still running; repeat this one later"
+            detail = (
+                "a request with this Idempotency-Key is still running, or has not ended at the "
+                "servers yet; repeat this one later"
+            )
             return Problem(409, "key_in_use", detail, retry_after=_RETRY_AFTER)
         case IdempotencyConflict():
             return Problem(422, "key_reused", "this Idempotency-Key was used for another request")

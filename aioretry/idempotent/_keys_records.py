@@ -1,5 +1,6 @@
 """The collections in which records of keys are kept for a while."""
 
+import asyncio
 import math
 import time
 import weakref
@@ -13,7 +14,14 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import KeyedStatement, RetryMotorCollection, RetryMotorDatabase
+from aioretry import (
+    DeadlineExceeded,
+    KeyedStatement,
+    RetryMotorCollection,
+    RetryMotorDatabase,
+    deadline,
+    detached,
+)
 from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
 
 T = TypeVar("T")
@@ -38,6 +46,7 @@ class Records:
         self._name = name
         self._seconds = seconds
         self._prepared: set[tuple[int, str]] = set()
+        self._preparing: dict[tuple[int, str], asyncio.Task[str]] = {}
 
     async def of(self, database: RetryMotorDatabase[Any]) -> RetryMotorCollection[dict[str, Any]]:
         """Return the records in a database; the first time, with their index."""
@@ -50,11 +59,36 @@ class Records:
         )
         place = (id(database.client), database.name)
         if place not in self._prepared:
-            await insist(lambda: records.create_index("at", expireAfterSeconds=self._seconds))
+            await insist(lambda: self._prepare(place, records))
             if place not in self._prepared:
                 self._prepared.add(place)
                 weakref.finalize(database.client, self._prepared.discard, place)
         return records
+
+    async def _prepare(
+        self, place: tuple[int, str], records: RetryMotorCollection[dict[str, Any]]
+    ) -> None:
+        """Make the index, or wait for another caller's doing so, as long as the deadline allows."""
+        task = self._preparing.get(place)
+        if task is None:
+            # Many wait for it: whoever began it may be cancelled, or have less time than others.
+            task = detached(asyncio.create_task, self._create_index(records))
+            self._preparing[place] = task
+            task.add_done_callback(lambda task: self._end(place, task))
+        with deadline(None) as limit:
+            left = limit.remaining() if limit is not None and limit.is_limited else None
+        done, _ = await asyncio.wait({task}, timeout=left)
+        if not done:
+            raise DeadlineExceeded("the deadline is over; the records of keys have no index yet")
+        task.result()
+
+    async def _create_index(self, records: RetryMotorCollection[dict[str, Any]]) -> str:
+        return await records.create_index("at", expireAfterSeconds=self._seconds)
+
+    def _end(self, place: tuple[int, str], task: "asyncio.Task[str]") -> None:
+        del self._preparing[place]
+        if not task.cancelled():
+            task.exception()  # those who wait have it, if any are left
 
 
 async def remember(

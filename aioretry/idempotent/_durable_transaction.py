@@ -85,7 +85,7 @@ class Transaction:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it may be committed or not; once it has ended with an error."""
+        """Whether it may be committed, once it has ended; who waits may be cancelled even so."""
         task = self._task
         if task is None or not task.done() or not self._is_stored:
             return False
@@ -93,7 +93,7 @@ class Transaction:
             return True
         error = task.exception()
         if not isinstance(error, PyMongoError):
-            return error is not None
+            return True
         return error.has_error_label(_UNKNOWN) or not error.has_error_label(_TRANSIENT)
 
     async def execute(self, request: Request) -> bytes:

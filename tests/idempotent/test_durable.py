@@ -234,6 +234,25 @@ class TestRetries:
         assert was_replayed
         assert 1 == stored.count_documents({})
 
+    async def test_cancelled_when_it_is_committed(self, collection, key, stored):
+        """Who is cancelled at the moment of the answer is not told that nothing is applied."""
+
+        async def call():
+            own = asyncio.current_task()
+            async with collection.operation(key=key) as op:
+                await op.insert_one({"order": 1})
+                [transaction] = [
+                    task
+                    for task in asyncio.all_tasks()
+                    if task.get_coro().__qualname__ == "Transaction._run"
+                ]
+                transaction.add_done_callback(lambda _: own.cancel())
+
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await asyncio.create_task(call())
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+        assert 1 == stored.count_documents({})
+
     async def insert(self, collection, key, timeout):
         async with collection.operation(timeout=timeout, key=key) as op:
             await op.insert_one({"order": 1})

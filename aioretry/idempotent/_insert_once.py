@@ -17,6 +17,8 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.results import InsertOneResult
 from pymongo.write_concern import WriteConcern
 
+from aioretry import Outcome
+from aioretry.errors import attach
 from aioretry.idempotent._repeat import RunAgain, repeat
 
 __all__ = ["InsertConflict", "InsertOnceResult", "insert_once"]
@@ -142,7 +144,11 @@ class _Insert:
 
     async def _judge(self, duplicate: DuplicateKeyError, doubt: PyMongoError | None) -> None:
         """Return if the document is stored, and raise what its absence means if not."""
-        stored = await self._stored()
+        try:
+            stored = await self._stored()
+        except BaseException as exc:
+            attach(exc, Outcome.NOT_APPLIED, [])  # of this run, which has met a duplicate
+            raise
         if any(each.raw == self.document.raw for each in stored):
             return
         if not _is_about_id(duplicate):

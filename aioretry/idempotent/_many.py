@@ -1,5 +1,6 @@
 """Updating and deleting many documents, again and again if need be."""
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ from pymongo.errors import ConfigurationError, DuplicateKeyError, PyMongoError
 from pymongo.results import DeleteResult, UpdateResult
 from pymongo.write_concern import WriteConcern
 
+from aioretry.errors import copy_report
 from aioretry.idempotent._operators import (
     Document,
     Update,
@@ -15,7 +17,7 @@ from aioretry.idempotent._operators import (
     problems_of_filter,
     refuse,
 )
-from aioretry.idempotent._repeat import repeat
+from aioretry.idempotent._repeat import may_have_written, repeat
 
 __all__ = ["DeleteManyResult", "UpdateManyResult", "delete_many", "update_many"]
 
@@ -143,11 +145,17 @@ async def update_many(
     async def run(_: PyMongoError | None) -> UpdateResult:
         try:
             return await send()
-        except DuplicateKeyError:
+        except DuplicateKeyError as exc:
             if not upsert:
                 raise
+            first = exc
         # Another upsert was first, perhaps an earlier run of this one: its document may match now.
-        return await send()
+        try:
+            return await send()
+        except (PyMongoError, asyncio.CancelledError) as exc:
+            if may_have_written(first):  # some of what matched
+                copy_report(first, exc)
+            raise
 
     result, was_repeated = await repeat("update_many", run, timeout)
     return UpdateManyResult(result.raw_result, was_repeated=was_repeated)

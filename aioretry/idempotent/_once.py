@@ -25,6 +25,7 @@ from pymongo.read_concern import ReadConcern
 from aioretry import (
     Deadline,
     DeadlineExceeded,
+    Outcome,
     RetryClient,
     RetryMotorClientSession,
     RetryMotorCollection,
@@ -32,6 +33,7 @@ from aioretry import (
     deadline,
     run_transaction,
 )
+from aioretry.errors import attach
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
 from aioretry.idempotent._keys_rate import Places
@@ -192,7 +194,9 @@ class OnceCall:
                 return task.result()
             task.cancel()  # of work that does not obey the deadline
             await asyncio.wait({task}, timeout=_GRACE)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as exc:
+            if self._is_committing:
+                attach(exc, Outcome.UNKNOWN, [])
             task.cancel()
             raise
         if task.done() and not task.cancelled():
@@ -233,7 +237,10 @@ class OnceCall:
         if self._is_blocked:
             return KeyInUseError(_IN_USE)
         labels = [_UNKNOWN] if self._is_committing else []
-        return DeadlineExceeded("the deadline of once() is over", {"errorLabels": labels})
+        error = DeadlineExceeded("the deadline of once() is over", {"errorLabels": labels})
+        if self._is_committing:
+            attach(error, Outcome.UNKNOWN, [])
+        return error
 
     async def _execute(
         self, records: RetryMotorCollection[dict[str, Any]] | None

@@ -8,7 +8,12 @@ import pytest
 from bson import Binary, ObjectId, Timestamp, encode
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import AutoReconnect, ConfigurationError, DuplicateKeyError
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    DuplicateKeyError,
+    OperationFailure,
+)
 from pymongo.write_concern import WriteConcern
 
 from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
@@ -207,6 +212,28 @@ class TestDuplicates:
                     await insert_once(things, {"_id": 1, "a": 2})
         assert isinstance(caught.value.__cause__, AutoReconnect)
         assert outcome_of(caught.value) is Outcome.UNKNOWN
+
+    async def test_doubt_before_a_look_that_failed(self, servers, name, seen):
+        """A duplicate that can't be looked at says nothing of the run before it."""
+        faults = servers.faults
+        async with collection_of("aioretry", servers.uri, name, retryWrites=False) as things:
+            with (
+                faults.drop_reply("insert", app_name=APP_NAME),
+                faults.drop_reply("find", app_name=APP_NAME, times=None),
+                pytest.raises(AutoReconnect) as caught,
+            ):
+                await insert_once(things, {"_id": 1})
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert [{"_id": 1}] == list(seen.find())
+
+    async def test_look_that_failed(self, servers, name, seen):
+        """Where there was no other run, nothing was written."""
+        seen.insert_one({"_id": 1})
+        async with collection_of("aioretry", servers.uri, name) as things:
+            with servers.faults.error(13, "find", app_name=APP_NAME):
+                with pytest.raises(OperationFailure) as caught:
+                    await insert_once(things, {"_id": 1})
+        assert outcome_of(caught.value) is Outcome.NOT_APPLIED
 
 
 class TestDeadline:

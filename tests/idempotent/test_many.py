@@ -4,7 +4,12 @@ import asyncio
 
 import pytest
 from pymongo import DESCENDING
-from pymongo.errors import AutoReconnect, ConfigurationError, DuplicateKeyError
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    DuplicateKeyError,
+    OperationFailure,
+)
 from pymongo.write_concern import WriteConcern
 
 from aioretry import DeadlineExceeded, Outcome, outcome_of
@@ -246,6 +251,18 @@ class TestErrors:
         seen.insert_many([{"_id": 1, "k": 1}, {"_id": 2, "k": 2}])
         with pytest.raises(DuplicateKeyError):
             await update_many(things, {}, {"$set": {"k": 5}}, timeout=TIMEOUT)
+
+    async def test_after_a_duplicate(self, servers, name, seen):
+        """What an upsert had changed before a duplicate is not denied by the sending after it."""
+        seen.create_index("k", unique=True)
+        seen.insert_many([{"_id": 1, "g": 1, "k": 1}, {"_id": 2, "g": 1, "k": 2}])
+        change = {"$set": {"k": 5}}
+        async with collection_of("aioretry", servers.uri, name) as things:
+            with servers.faults.error(13, "update", nth=2, app_name=APP_NAME):
+                with pytest.raises(OperationFailure, match="injected") as caught:
+                    await update_many(things, {"g": 1}, change, upsert=True, unique_key=["g"])
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert [5, 2] == [document["k"] for document in seen.find().sort("_id")]
 
     async def test_time_is_over(self, servers, things, seen):
         """The error says so; some documents may be changed."""

@@ -11,7 +11,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import DuplicateKeyError, InvalidOperation, OperationFailure
 
-from aioretry import DeadlineExceeded, RetryClient, deadline
+from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
 from aioretry.idempotent import KeyInUseError, Keys, _once
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
@@ -120,6 +120,18 @@ class TestWaiting:
         for key in "other", "hung":
             assert not (await scene.once(key)).replayed
         assert [each["by"] for each in stored.find()] == ["good"] * 2
+
+    async def test_cancelled_in_its_commit(self, scene, replica_set, stored):
+        """Nobody knows then, and the next call with the key does."""
+        async with replica_set.faults.hang("commitTransaction", applied=True) as committing:
+            first = asyncio.create_task(scene.once("a"))
+            await committing.wait_until_fired()
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await first
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert (await scene.once("a")).replayed
+        assert 1 == stored.count_documents({})
 
     async def test_after_a_killed_process(self, scene, replica_set, plain, stored):
         """What a dead process had begun keeps its own keys waiting, and no others."""

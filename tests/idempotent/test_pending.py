@@ -622,6 +622,19 @@ class TestCleanUp:
             await updates.resolve(exc)
         assert 1 == seeded.find_one()["n"]
 
+    @pytest.mark.parametrize("nth", [1, 2])
+    async def test_cut_off(self, replica_set, updates, stored, nth):
+        """What it has finished is not denied by the command that it ended with."""
+        stored.insert_many([{"_id": key, "n": 0} for key in range(2)])
+        for key in range(2):
+            await leave_token(replica_set, updates, key)
+        with replica_set.faults.error(13, "update", nth=nth):
+            with pytest.raises(OperationFailure) as caught:
+                await updates.clean_up(older_than=0)
+        expected = Outcome.NOT_APPLIED if nth == 1 else Outcome.UNKNOWN
+        assert outcome_of(caught.value) is expected
+        assert nth - 1 == sum(document["n"] for document in stored.find())
+
     async def test_same_token_in_several_documents(self, replica_set, updates, stored):
         """A token that was used for several documents is finished in each."""
         stored.insert_many([{"_id": key, "n": 0} for key in range(3)])

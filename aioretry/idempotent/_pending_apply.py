@@ -230,7 +230,7 @@ class Application:
             else "whether its token is in the document is unknown"
         )
         interrupted = UpdateInterruptedError(
-            f"the update was interrupted, and {state}: {error or type(error).__name__}",
+            f"the update was interrupted, and {state}: {str(error) or type(error).__name__}",
             self._new,
             error,
             will_be_applied=self._added,

@@ -1,5 +1,6 @@
 """Finishing pending updates that were left, and counting them."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import bson
 from pymongo.errors import PyMongoError
 
-from aioretry import Deadline
-from aioretry.idempotent._pending_sending import Documents, is_refusal, repeat
+from aioretry import Deadline, Outcome, attempts_of, outcome_of
+from aioretry.errors import attach
+from aioretry.idempotent._pending_sending import Documents, is_refusal, may_have_arrived, repeat
 from aioretry.idempotent._pending_update import REFUSED, PendingUpdate, Token
 from aioretry.idempotent._pending_values import CleanUpReport, FailedToken, PendingStatus
 
@@ -42,6 +44,7 @@ class CleanUp:
         self._limit = limit
         self._on_progress = on_progress
         self._report = CleanUpReport()
+        self._may_have_written = False
         self._seen: set[tuple[bytes, Token]] = set()  # one token may be in several documents
 
     async def run(self) -> CleanUpReport:
@@ -50,8 +53,14 @@ class CleanUp:
         Raises:
             PyMongoError: It was cut off; what is done is done, and it may be repeated.
         """
-        await repeat(self._finish_all, self._limit)
-        await repeat(self._tidy, self._limit)
+        try:
+            await repeat(self._finish_all, self._limit)
+            await repeat(self._tidy, self._limit)
+        except (PyMongoError, asyncio.CancelledError) as exc:
+            # It knows of its own command alone.
+            if self._may_have_written and outcome_of(exc) is not Outcome.UNKNOWN:
+                attach(exc, Outcome.UNKNOWN, attempts_of(exc))
+            raise
         self._tell()
         return self._report
 
@@ -90,9 +99,14 @@ class CleanUp:
         # As long as the token may still be added, whoever adds it must find a mark.
         mark = not row["is_forgotten"]
         failures: list[BaseException] = []
+
+        def note(error: BaseException) -> None:
+            failures.append(error)
+            self._may_have_written |= may_have_arrived(error)
+
         try:
             matched = await repeat(
-                lambda: self._documents.finish(update, mark=mark), self._limit, failures.append
+                lambda: self._documents.finish(update, mark=mark), self._limit, note
             )
         except PyMongoError as exc:
             if not is_refusal(exc):
@@ -100,6 +114,7 @@ class CleanUp:
             await self._note_refusal(update, exc)
         else:
             mine = matched or bool(failures)
+            self._may_have_written |= mine
             report = self._report
             self._report = replace(
                 report,
@@ -110,6 +125,7 @@ class CleanUp:
 
     async def _note_refusal(self, update: PendingUpdate, error: PyMongoError) -> None:
         if self._drop_refused:
+            self._may_have_written = True
             await repeat(lambda: self._documents.withdraw(update, mark=REFUSED), self._limit)
         report, failed = self._report, FailedToken(update.id, update.token, error)
         self._report = replace(report, found=report.found + 1, failed=(*report.failed, failed))

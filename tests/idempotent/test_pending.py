@@ -573,6 +573,88 @@ class TestCancelled:
         assert cut.__cause__ is None
 
 
+class Cut:
+    """A collection whose second write is cut off with what it is told."""
+
+    codec_options = CodecOptions()
+
+    def __init__(self, cut: BaseException, *, first: BaseException | None = None):
+        self.endings = [first, cut]
+
+    def with_options(self, **_options):
+        return self
+
+    async def update_one(self, *_arguments, **_options):
+        ending = self.endings.pop(0)
+        if ending is not None:
+            raise ending
+        return UpdateResult({"n": 1}, acknowledged=True)
+
+
+class TestCancelled:
+    @pytest.mark.parametrize("is_timeout", [False, True])
+    @pytest.mark.parametrize("nth", [1, 2])
+    async def test_goes_on(self, replica_set, updates, seeded, nth, is_timeout):
+        """What was cut off is unknown, and goes on, also as the error of a timeout."""
+        scope = asyncio.timeout(None)
+
+        async def apply():
+            async with scope:
+                await updates.apply(1, ADD_ONE)
+
+        async with replica_set.faults.hang("update", nth=nth) as held:
+            applying = asyncio.create_task(apply())
+            await held.wait_until_fired()
+            if is_timeout:
+                scope.reschedule(0)
+            else:
+                applying.cancel()
+            with pytest.raises(TimeoutError if is_timeout else asyncio.CancelledError) as caught:
+                await applying
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        with pytest.raises(ResolveError, match=r"PendingUpdates.resolve\(\)"):
+            await resolve(caught.value)
+        assert (await updates.resolve(caught.value)).matched
+        await updates.clean_up(older_than=0)
+        assert 1 == seeded.find_one()["n"]
+
+    @pytest.mark.parametrize("outcome", [*Outcome, None])
+    @pytest.mark.parametrize("make", [asyncio.CancelledError, lambda _: InvalidOperation("no")])
+    async def test_a_token_counts(self, outcome, make):
+        """Whatever is known of the second write: the token is there, and it will be applied."""
+        cut = make("please")
+        if outcome is not None:
+            attach(cut, outcome, [])
+        with pytest.raises((asyncio.CancelledError, UpdateInterruptedError)) as caught:
+            await PendingUpdates(Cut(cut)).apply(1, ADD_ONE)
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        if isinstance(cut, asyncio.CancelledError):
+            assert ("please",) == caught.value.args
+            interrupted = caught.value.__cause__
+        else:
+            interrupted = caught.value
+        assert interrupted.will_be_applied
+        assert cut is interrupted.error
+
+    async def test_a_token_that_may_be_there_counts(self):
+        """So it is when the repetition of the first write is known to have done nothing."""
+        cut = asyncio.CancelledError()
+        attach(cut, Outcome.NOT_APPLIED, [])
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await PendingUpdates(Cut(cut, first=AutoReconnect("lost"))).apply(1, ADD_ONE)
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert not caught.value.__cause__.will_be_applied
+
+    async def test_before_anything_was_sent(self):
+        """Nothing is in doubt then, and the cancellation is as it was."""
+        cut = asyncio.CancelledError()
+        attach(cut, Outcome.NOT_APPLIED, [])
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await PendingUpdates(Cut(cut, first=cut)).apply(1, ADD_ONE)
+        assert cut is caught.value
+        assert cut.__cause__ is None
+
+
 class TestCleanUp:
     async def test_several_at_once(self, replica_set, collection, stored):
         """Several clean-ups at once apply each update once, and count them once."""
@@ -631,6 +713,19 @@ class TestCleanUp:
         with pytest.raises(UpdateRefusedError):
             await updates.resolve(exc)
         assert 1 == seeded.find_one()["n"]
+
+    @pytest.mark.parametrize("nth", [1, 2])
+    async def test_cut_off(self, replica_set, updates, stored, nth):
+        """What it has finished is not denied by the command that it ended with."""
+        stored.insert_many([{"_id": key, "n": 0} for key in range(2)])
+        for key in range(2):
+            await leave_token(replica_set, updates, key)
+        with replica_set.faults.error(13, "update", nth=nth):
+            with pytest.raises(OperationFailure) as caught:
+                await updates.clean_up(older_than=0)
+        expected = Outcome.NOT_APPLIED if nth == 1 else Outcome.UNKNOWN
+        assert outcome_of(caught.value) is expected
+        assert nth - 1 == sum(document["n"] for document in stored.find())
 
     async def test_same_token_in_several_documents(self, replica_set, updates, stored):
         """A token that was used for several documents is finished in each."""

@@ -32,6 +32,7 @@ class Aborts:
         self.delegate: Any = delegate
         self.ending = ending
         self.threads = ThreadPool(_MOST_THREADS, "aioretry-abort")
+        self.under_way: set[_Abort] = set()
 
     def add(self, session: Any) -> asyncio.Future[None]:
         """Abort a transaction, and try again until that is certain or no use any more.
@@ -45,8 +46,10 @@ class Aborts:
         return _Abort(self, session).first
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin nothing more, and leave the sessions to be ended; called on any thread."""
         self.threads.close()
+        for abort in list(self.under_way):
+            abort.leave()
 
 
 class _Abort:
@@ -59,7 +62,14 @@ class _Abort:
         self._until = time.monotonic() + _PATIENCE
         self._pause = _FIRST_PAUSE
         self.first: asyncio.Future[None] = self._loop.create_future()
+        aborts.under_way.add(self)
         self._submit()
+
+    def leave(self) -> None:
+        """Do nothing more; what was begun may go on."""
+        with contextlib.suppress(KeyError):  # it has ended just now
+            self._aborts.under_way.remove(self)
+            self._give_back(is_over=False)
 
     def _submit(self) -> None:
         try:
@@ -109,11 +119,17 @@ class _Abort:
     def _end(self, *, is_over: bool) -> None:
         if not self.first.done():
             self.first.set_result(None)
+        with contextlib.suppress(KeyError):  # it was left: the client is closed
+            self._aborts.under_way.remove(self)
+            self._give_back(is_over=is_over)
+            self._session._server_session = None
+            self._session._unpin()
+
+    def _give_back(self, *, is_over: bool) -> None:
         session = self._session
-        server_session, session._server_session = session._server_session, None
-        session._unpin()
-        if server_session is None:
-            return
+        server_session = session._server_session
+        if not hasattr(server_session, "session_id"):
+            return  # nothing was ever sent in it
         if is_over and not session._air.count and not server_session.dirty:
             self._aborts.delegate._return_server_session(server_session)
         else:

@@ -236,8 +236,8 @@ class TestPooling:
         async with await client.start_session() as session:
             assert lsid != session.session_id
 
-    async def test_one_of_a_cancelled_transaction_is_not(self, client, seeded):
-        """A transaction that was cancelled leaves no session behind in the pool."""
+    async def test_one_of_a_cancelled_transaction_is(self, client, seeded):
+        """It goes back to the pool once the transaction is aborted and all of it was answered."""
         reached = asyncio.Event()
 
         async def callback(given):
@@ -253,4 +253,24 @@ class TestPooling:
             with pytest.raises(asyncio.CancelledError):
                 await task
         pool = client.delegate._topology._session_pool
-        assert lsid not in [pooled.session_id for pooled in pool]
+        assert lsid in [pooled.session_id for pooled in pool]
+
+    async def test_one_of_a_cancelled_transaction_in_the_air_is_not(
+        self, replica_set, client, seeded
+    ):
+        """As long as something of it may still arrive, nobody gets its session."""
+        pool = client.delegate._topology._session_pool
+        async with await client.start_session() as session:
+            lsid = session.session_id
+            async with replica_set.faults.hang("insert") as hang:
+                task = asyncio.ensure_future(
+                    session.with_transaction(lambda given: seeded.insert_one({}, session=given))
+                )
+                await hang.wait_until_fired()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert lsid not in [pooled.session_id for pooled in pool]
+            async with asyncio.timeout(20.0):  # and then somebody does
+                while lsid not in [pooled.session_id for pooled in pool]:
+                    await asyncio.sleep(0.01)

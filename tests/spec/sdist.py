@@ -10,10 +10,8 @@ from pathlib import Path, PurePosixPath
 
 from aioretry.testing._mongod import _cache
 
-URL = (
-    "https://files.pythonhosted.org/packages/8b/a6/"
-    "a1ae45c0469af85f2c6793961b5d14de05176ce6265a909a90a0a81aea18/pymongo-4.20.0.tar.gz"
-)
+NAME = "pymongo-4.20.0.tar.gz"
+PLACE = "packages/8b/a6/a1ae45c0469af85f2c6793961b5d14de05176ce6265a909a90a0a81aea18"
 SHA256 = "f773b0aec28687587cdeda490463a82debc4566a4a3620dcc8dada9d2c0a1acd"
 PATIENCE = 20.0  # seconds without a byte
 
@@ -41,7 +39,7 @@ def json_files() -> dict[PurePosixPath, str]:
         }
 
 
-def fetch(cache: Path, url: str = URL, sha256: str = SHA256) -> Path:
+def fetch(cache: Path, url: str | None = None, sha256: str = SHA256) -> Path:
     """Give the path of the archive, after fetching it if it isn't in a cache folder.
 
     Of several processes that ask at once, each fetches it; it appears complete or not at all.
@@ -49,9 +47,10 @@ def fetch(cache: Path, url: str = URL, sha256: str = SHA256) -> Path:
     Raises:
         FetchError: It can't be fetched, or isn't what was pinned.
     """
-    path = cache / f"{sha256[:8]}-{url.rpartition('/')[2]}"
+    path = cache / f"{sha256[:8]}-{NAME}"
     if path.exists():
         return path
+    url = url or f"https://{_host()}/{PLACE}/{NAME}"
     try:
         with urllib.request.urlopen(url, timeout=PATIENCE) as response:
             content = response.read()
@@ -66,3 +65,12 @@ def fetch(cache: Path, url: str = URL, sha256: str = SHA256) -> Path:
     except OSError as exc:
         raise FetchError(f"{url} can't be fetched: {exc}") from exc
     return path
+
+
+def _host() -> str:
+    """Where the package index keeps its files, as pip knows it."""
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError as exc:
+        raise FetchError("there is no pip that knows where the package index is") from exc
+    return PyPI.file_storage_domain

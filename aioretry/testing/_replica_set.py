@@ -16,7 +16,8 @@ class ReplicaSet(Deployment):
     """A replica set of real servers on this machine, in a temporary folder.
 
     Use it in a `with` or an `async with` block: both start it, wait until every member is ready,
-    and leave neither a process nor a file behind, even if this process gets killed inside::
+    and leave neither a process nor a file behind, even if this process gets killed inside.
+    Secondaries copy from the primary alone (`chainingAllowed: false`)::
 
         async with ReplicaSet() as servers:
             client = RetryClient(servers.uri)
@@ -58,6 +59,10 @@ class ReplicaSet(Deployment):
                 {
                     "electionTimeoutMillis": election_timeout_ms,
                     "heartbeatIntervalMillis": heartbeat_interval_ms,
+                    # In a new set, a secondary that looks at another one as its source may find its
+                    # oplog to begin too late, and then shuns it for a minute, even as the primary:
+                    # after a kill, no write would reach a majority.
+                    "chainingAllowed": False,
                 },
                 parameters or {},
             )

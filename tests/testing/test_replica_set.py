@@ -41,7 +41,7 @@ async def test_members(servers: ReplicaSet) -> None:
 
 
 async def test_settings(servers: ReplicaSet) -> None:
-    """The set is configured for quick elections, and the servers for fail points."""
+    """Elections are quick, no secondary shuns another, and the servers have fail points."""
     primary = await servers.primary()
 
     config = await primary.command({"replSetGetConfig": 1})
@@ -49,6 +49,7 @@ async def test_settings(servers: ReplicaSet) -> None:
 
     settings = config["config"]["settings"]
     assert (2000, 500) == (settings["electionTimeoutMillis"], settings["heartbeatIntervalMillis"])
+    assert not settings["chainingAllowed"]
     assert "1" == options["parsed"]["setParameter"]["enableTestCommands"]
 
 

@@ -6,9 +6,9 @@
 import asyncio
 import gc
 import os
-import socket
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.testing import ReplicaSet
+from aioretry.testing._ports import ReservedPort
 from tests.lengths import FULL
 
 # Tests are never timed: a busy machine takes its time.
@@ -126,9 +127,7 @@ def stored(collection: RetryMotorCollection, plain: MongoClient):
 
 
 @pytest.fixture
-def free_port() -> int:
+def free_port() -> Iterator[int]:
     """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with closing(ReservedPort()) as port:
+        yield port.number

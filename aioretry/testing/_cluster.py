@@ -100,6 +100,8 @@ class Cluster:
             proxy.close()
         if processes is not None:
             processes.close()
+        for server in self.servers:
+            server.leave()
 
     def restart(self, server: Server) -> None:
         """Start a server again on its port and data, killing it first where it still runs.

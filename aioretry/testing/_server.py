@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aioretry.testing._admin import CommandFailedError, run_command
 from aioretry.testing._mongod import Mongod
-from aioretry.testing._ports import HOST, free_port
+from aioretry.testing._ports import HOST, ReservedPort
 from aioretry.testing._processes import KeeperError, Processes
 
 START_TIMEOUT: Final = 60.0
@@ -57,16 +57,21 @@ class Server:
         parameters: Mapping[str, str],
     ) -> None:
         self.index = index
-        self.port = free_port()
         self.pid = 0
         self.state = MemberState.DEAD
         self.log = processes.folder / f"mongod-{index}.log"
+        self._port = ReservedPort()
         self._output = processes.folder / f"mongod-{index}.out"
         self._data = processes.folder / f"data-{index}"
         self._processes = processes
         self._mongod = mongod
         self._set_name = set_name
         self._parameters = {**_DEFAULT_PARAMETERS, **parameters}
+
+    @property
+    def port(self) -> int:
+        """The port that it has, or had."""
+        return self._port.number
 
     @property
     def address(self) -> str:
@@ -107,7 +112,8 @@ class Server:
             code = self._processes.poll(self.pid)
             if code == _ADDRESS_IN_USE and moves_left:
                 moves_left -= 1
-                self.port = free_port()
+                self._port.close()
+                self._port = ReservedPort()
                 self.launch()
             elif code is not None:
                 self.state = MemberState.DEAD
@@ -116,6 +122,10 @@ class Server:
                 raise self.start_error(f"did not answer within {START_TIMEOUT:.0f} seconds")
             else:
                 time.sleep(PAUSE)
+
+    def leave(self) -> None:
+        """Leave its port to others."""
+        self._port.close()
 
     def require_process(self) -> None:
         """Raise an error if there is nothing to wait for.

@@ -1,11 +1,10 @@
 """Service processes: real ones, on real ports."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -25,15 +24,6 @@ def process(*arguments: str, **environment: str) -> Iterator[None]:
     finally:
         running.terminate()
         running.wait()
-
-
-def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 async def answers(clients: Sequence[httpx.AsyncClient]) -> None:

@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack, ExitStack
 import httpx
 import pytest
 
-from tests.services.processes import answers, free_ports, process
+from aioretry.testing._ports import free_port
+from tests.services.processes import answers, process
 
 # What a client repeats with the same key; so it does where it gets no answer.
 AGAIN = {500, 503, 504}
@@ -46,7 +47,7 @@ class Customer:
 async def services(replica_set, plain):
     """Clients of two processes of the shop."""
     plain.drop_database("shop")
-    ports = free_ports(2)
+    ports = [free_port() for _ in range(2)]
     environment = {"MONGODB_URI": replica_set.uri, "SHOP_SECRET": "0123456789abcdef"}
     async with AsyncExitStack() as stack:
         with ExitStack() as processes:

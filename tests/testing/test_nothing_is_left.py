@@ -8,10 +8,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from aioretry.testing import Mongod, MongodStartError, ReplicaSet, Standalone
+from aioretry.testing import Mongod, MongodStartError, ReplicaSet, Standalone, _ports, _server
+from aioretry.testing._ports import ReservedPort, free_port
 from aioretry.testing._processes import KeeperError
 
 RUNNER = """
@@ -113,15 +115,28 @@ def test_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert [] == list(tmp_path.iterdir())
 
 
-def test_port_is_taken(monkeypatch: pytest.MonkeyPatch, run_python) -> None:
+def test_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server whose port was taken meanwhile moves to another one."""
     with Standalone() as first:
-        ports = iter([first.member.port])
-        monkeypatch.setattr(
-            "aioretry.testing._server.free_port", lambda: next(ports, first.member.port + 1)
-        )
+        ports = iter([Mock(number=first.member.port)])
+        monkeypatch.setattr(_server, "ReservedPort", lambda: next(ports, None) or ReservedPort())
         with Standalone() as second:
-            assert first.member.port + 1 == second.member.port
+            assert first.member.port != second.member.port
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ports are reserved on Linux")
+async def test_port_of_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else gets it, so that the server can come back; it is free once all is closed."""
+    async with Standalone() as deployment:
+        port = deployment.member.port
+        monkeypatch.setattr(_ports, "_FIRST", port)
+        monkeypatch.setattr(_ports, "_LAST", port)
+        await deployment.kill(deployment.member)
+        with pytest.raises(OSError, match="no free port"):
+            free_port()
+        await deployment.restart(deployment.member)
+
+    assert port == free_port()
 
 
 def test_close_twice() -> None:

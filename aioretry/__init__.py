@@ -2,40 +2,22 @@
 
 A module imports only from lower ones:
 
-    fastapi  aiohttp                    in a service: client, deadlines, problem details, keys
-    _http                               what these two share
-    idempotent                          recipes of writes that can be repeated safely
-    streams                             aggregates that follow a collection
-    telemetry                           OpenTelemetry and Prometheus, as hooks
-    client  session  database  collection
-                                        the wrappers around Motor's classes
-    _definitions  _overload             what is passed through: overload retries of an old PyMongo
-    operation                           one operation: session, deadline, history
-    _keyed                              its writes, if it has a key
-    _write_path                         the parts that the writes of one client share
-    _coalesce                           group commit: inserts that wait, to travel together
-    _coalesced  _shared_insert  _shares one of them; their command; what each is told of its end
-    _write  _bulk_write                 a write of one command, and of many
-    _resolution  _running               writes in doubt; what all writes are as futures
-    _vague                              replies of old servers that say too little
-    _plans  _bulk                       arguments, commands and result of bulk operations
-    _coordinator  _racing               the one retry loop: select, attempt, judge, wait
-    _motor  _flight                     the only room that knows the driver; an attempt
-    _commands  _statements  _arguments  what is sent, and what users give for it
-    _selection  _sessions  _replies     waiting for a server; leases; what replies say
-    _watching                           one operation, as hooks are told of it
-    _verdict  _transactions  _driver    what follows from an error (pure); the driver's port
-    _runs                               the runs of a session's transactions, kept apart
-    sources                             who says how a write with a key is sent
-    errors  events  deadlines           what users see of a write, and its time limits
-    _pymongo_timeout                    PyMongo's timeouts, which its own operations obey
+    fastapi  aiohttp  _web               in a service: client, deadlines, problem details, keys
+    idempotent  streams  telemetry       safe repetitions, aggregates that follow, hooks
+    client  database  collection  session
+                                         the face: Motor's classes, their writes retried
+    operation                            one operation: session, deadline, history
+    _writes                              what a caller holds: single, bulk, group commit, resolve
+    _retry                               what is retried: the loop, selection, sessions, the verdict
+    _drivers                             how it is sent: the port, and Motor behind it
+    _commands                            how it is built, and its reply read; pure
+    errors  events  deadlines  sources   what users see of a write, and say of it
 
-``idempotent``, ``streams``, ``telemetry`` and what stands above are built on the public names.
 ``testing`` is the public test kit; it stands beside this table.
 """
 
-from aioretry._driver import ConnectionCounts, ThreadCounts
-from aioretry._resolution import resolve
+from aioretry._drivers.port import ConnectionCounts, ThreadCounts
+from aioretry._writes.resolve import resolve
 from aioretry.client import RetryClient, connection_counts, thread_counts
 from aioretry.collection import RetryMotorCollection
 from aioretry.database import RetryMotorDatabase

@@ -12,7 +12,7 @@ from multidict import CIMultiDict
 from pymongo.errors import PyMongoError
 
 from aioretry import Deadline, RetryClient, RetryMotorClientSession, deadline, outcome_of
-from aioretry._http import (
+from aioretry._web import (
     KEY_HEADER,
     MEDIA_TYPE,
     REPLAYED_HEADER,

@@ -14,18 +14,19 @@ from bson.codec_options import CodecOptions
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import _motor, _pymongo_timeout
-from aioretry._coordinator import MOST_WAITING
-from aioretry._driver import ConnectionCounts, DocumentT, ThreadCounts
-from aioretry._motor import (
+from aioretry import deadlines
+from aioretry._drivers import motor
+from aioretry._drivers.motor import (
     AgnosticClientSession,
     AsyncIOMotorClient,
     ClientSession,
     Database,
     TransactionOptions,
 )
-from aioretry._overload import OverloadRetries, repeat_reads
-from aioretry._write_path import WritePath
+from aioretry._drivers.port import ConnectionCounts, DocumentT, ThreadCounts
+from aioretry._retry.loop import MOST_WAITING
+from aioretry._retry.overload import OverloadRetries, repeat_reads
+from aioretry._writes.context import WritePath
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
 from aioretry.session import RetryMotorClientSession
@@ -76,25 +77,25 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
             super().__init__(*args, **kwargs)
         delegate = self.delegate
-        policy = _motor.policy(delegate)
-        self._driver = _motor.MotorDriver(delegate, at_once)
+        policy = motor.policy(delegate)
+        self._driver = motor.MotorDriver(delegate, at_once)
         self._write_path = WritePath(
             self._driver,
             policy,
             # Looked up at each call: users replace `get_io_loop` on the client.
             get_loop=lambda: self.get_io_loop(),  # noqa: PLW0108
-            surrounding_deadline=_motor.surrounding_deadline,
-            user_session=lambda session: _motor.user_session(delegate, session),
+            surrounding_deadline=motor.surrounding_deadline,
+            user_session=lambda session: motor.user_session(delegate, session),
             server_selection_timeout=delegate.options.server_selection_timeout,
-            timeout=_motor.timeout(delegate),
-            encrypts=_motor.encrypts(delegate),
+            timeout=motor.timeout(delegate),
+            encrypts=motor.encrypts(delegate),
             hooks=all_hooks,
             most_waiting=most_waiting,
         )
-        backs_off = _motor.backs_off(delegate)
+        backs_off = motor.backs_off(delegate)
         if not backs_off:
             of_reads = replace(policy, retry_writes=delegate.options.retry_reads)
-            _motor.wrap_reads(
+            motor.wrap_reads(
                 delegate, lambda read: repeat_reads(read, of_reads, self._write_path.deadline)
             )
         self._overload = OverloadRetries(
@@ -224,7 +225,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         """
         self._driver.close()
         self._write_path.close(_CLOSE_TIMEOUT)
-        with _pymongo_timeout.fresh(_CLOSE_TIMEOUT):
+        with deadlines.fresh_timeout(_CLOSE_TIMEOUT):
             self.delegate.close()
 
 

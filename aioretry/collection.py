@@ -16,16 +16,22 @@ from pymongo.results import (
 )
 from pymongo.write_concern import WriteConcern
 
-from aioretry import _commands, _plans
-from aioretry._arguments import CollationIn, Document, Hint, Projection, Sort, Update
-from aioretry._bulk_write import BulkWrite
-from aioretry._coalesce import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, InsertQueue
-from aioretry._commands import Target
-from aioretry._definitions import Definitions
-from aioretry._driver import Command, DocumentT
-from aioretry._motor import AgnosticClientSession, AsyncIOMotorDatabase, Collection, add_requests
-from aioretry._write import Write
-from aioretry._write_path import WritePath
+from aioretry._commands import bulk_arguments, single
+from aioretry._commands.arguments import CollationIn, Document, Hint, Projection, Sort, Update
+from aioretry._commands.command import Command
+from aioretry._commands.single import Target
+from aioretry._drivers.motor import (
+    AgnosticClientSession,
+    AsyncIOMotorDatabase,
+    Collection,
+    add_requests,
+)
+from aioretry._drivers.port import DocumentT
+from aioretry._writes.bulk import BulkWrite
+from aioretry._writes.context import WritePath
+from aioretry._writes.definitions import Definitions
+from aioretry._writes.group.queue import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, InsertQueue
+from aioretry._writes.single import Write
 from aioretry.operation import Operation
 from aioretry.sources import OperationKey
 
@@ -195,7 +201,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit(
             "insert_one",
             session,
-            _commands.insert_one,
+            single.insert_one,
             document,
             bypass_document_validation,
             comment,
@@ -250,7 +256,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit(
             "update_one",
             session,
-            _commands.update_one,
+            single.update_one,
             filter,
             update,
             upsert,
@@ -309,7 +315,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit(
             "replace_one",
             session,
-            _commands.replace_one,
+            single.replace_one,
             filter,
             replacement,
             upsert,
@@ -353,7 +359,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 comment=comment,
             )
         return self._submit(
-            "delete_one", session, _commands.delete_one, filter, collation, hint, let, comment
+            "delete_one", session, single.delete_one, filter, collation, hint, let, comment
         )
 
     def insert_many(  # type: ignore[override]
@@ -392,7 +398,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit_bulk(
             "insert_many",
             session,
-            _plans.insert_many,
+            bulk_arguments.insert_many,
             documents,
             ordered,
             bypass_document_validation,
@@ -440,7 +446,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit_bulk(
             "bulk_write",
             session,
-            _plans.bulk_write,
+            bulk_arguments.bulk_write,
             requests,
             ordered,
             bypass_document_validation,
@@ -495,7 +501,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit(
             "update_many",
             session,
-            _commands.update_many,
+            single.update_many,
             filter,
             update,
             upsert,
@@ -534,7 +540,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
                 filter, collation=collation, hint=hint, session=session, let=let, comment=comment
             )
         return self._submit(
-            "delete_many", session, _commands.delete_many, filter, collation, hint, let, comment
+            "delete_many", session, single.delete_many, filter, collation, hint, let, comment
         )
 
     def find_one_and_delete(  # type: ignore[override]
@@ -577,7 +583,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit(
             "find_one_and_delete",
             session,
-            _commands.find_one_and_delete,
+            single.find_one_and_delete,
             filter,
             projection,
             sort,
@@ -636,7 +642,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit(
             "find_one_and_replace",
             session,
-            _commands.find_one_and_replace,
+            single.find_one_and_replace,
             filter,
             replacement,
             projection,
@@ -701,7 +707,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         return self._submit(
             "find_one_and_update",
             session,
-            _commands.find_one_and_update,
+            single.find_one_and_update,
             filter,
             update,
             projection,
@@ -770,7 +776,7 @@ class RetryMotorCollection(Definitions[DocumentT]):
         self,
         operation: str,
         session: Session | None,
-        plan: Callable[Concatenate[Target, P], _plans.Plan[T]],
+        plan: Callable[Concatenate[Target, P], bulk_arguments.Plan[T]],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> asyncio.Future[T]:

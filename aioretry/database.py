@@ -9,15 +9,15 @@ from bson.codec_options import CodecOptions
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry._driver import DocumentT
-from aioretry._motor import (
+from aioretry._drivers.motor import (
     AgnosticClientSession,
     AsyncIOMotorDatabase,
     Collection,
     Database,
 )
-from aioretry._overload import OverloadRetries, writes
-from aioretry._write_path import WritePath
+from aioretry._drivers.port import DocumentT
+from aioretry._retry.overload import OverloadRetries, writes
+from aioretry._writes.context import WritePath
 from aioretry.collection import RetryMotorCollection
 
 __all__ = ["RetryMotorDatabase"]

@@ -16,7 +16,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aioretry import RetryClient, RetryMotorClientSession, RetryMotorDatabase, deadline, outcome_of
-from aioretry._http import (
+from aioretry._web import (
     KEY_HEADER,
     MEDIA_TYPE,
     REPLAYED_HEADER,

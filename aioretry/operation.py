@@ -14,18 +14,18 @@ from pymongo.results import (
     UpdateResult,
 )
 
-from aioretry import _commands, _plans
-from aioretry._arguments import CollationIn, Document, Hint, Projection, Sort, Update
-from aioretry._bulk_write import BulkRun, explain_unplanned
-from aioretry._commands import Target
-from aioretry._coordinator import Coordinator
-from aioretry._driver import Command
-from aioretry._keyed import KeyedWrites
-from aioretry._motor import add_requests
-from aioretry._sessions import SessionLease
-from aioretry._watching import Watch
-from aioretry._write import explain, result_of
-from aioretry._write_path import WritePath
+from aioretry._commands import bulk_arguments, single
+from aioretry._commands.arguments import CollationIn, Document, Hint, Projection, Sort, Update
+from aioretry._commands.command import Command
+from aioretry._commands.single import Target
+from aioretry._drivers.motor import add_requests
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.monitoring import Watch
+from aioretry._retry.sessions import SessionLease
+from aioretry._writes.bulk import BulkRun, explain_unplanned
+from aioretry._writes.context import WritePath
+from aioretry._writes.keyed import KeyedWrites
+from aioretry._writes.single import explain, result_of
 from aioretry.deadlines import Deadline, validate_seconds
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome, refusal
 from aioretry.sources import StatementSource
@@ -109,7 +109,7 @@ class Operation:
         """Insert a document; as ``collection.insert_one()``."""
         return await self._write(
             "insert_one",
-            lambda target: _commands.insert_one(
+            lambda target: single.insert_one(
                 target,
                 document if self._keyed is None else self._keyed.identified(document),
                 bypass_document_validation,
@@ -133,7 +133,7 @@ class Operation:
         """Update a document; as ``collection.update_one()``."""
         return await self._write(
             "update_one",
-            lambda target: _commands.update_one(
+            lambda target: single.update_one(
                 target,
                 filter,
                 update,
@@ -163,7 +163,7 @@ class Operation:
         """Replace a document; as ``collection.replace_one()``."""
         return await self._write(
             "replace_one",
-            lambda target: _commands.replace_one(
+            lambda target: single.replace_one(
                 target,
                 filter,
                 replacement,
@@ -188,7 +188,7 @@ class Operation:
         """Delete a document; as ``collection.delete_one()``."""
         return await self._write(
             "delete_one",
-            lambda target: _commands.delete_one(target, filter, collation, hint, let, comment),
+            lambda target: single.delete_one(target, filter, collation, hint, let, comment),
         )
 
     async def insert_many(
@@ -201,7 +201,7 @@ class Operation:
         """Insert documents; as ``collection.insert_many()``."""
         return await self._write_bulk(
             "insert_many",
-            lambda target: _plans.insert_many(
+            lambda target: bulk_arguments.insert_many(
                 target, documents, ordered, bypass_document_validation, comment
             ),
         )
@@ -217,7 +217,7 @@ class Operation:
         """Send a list of writes; as ``collection.bulk_write()``."""
         return await self._write_bulk(
             "bulk_write",
-            lambda target: _plans.bulk_write(
+            lambda target: bulk_arguments.bulk_write(
                 target, requests, ordered, bypass_document_validation, comment, let, add_requests
             ),
         )
@@ -237,7 +237,7 @@ class Operation:
         """Update all documents that match; as ``collection.update_many()``."""
         return await self._write(
             "update_many",
-            lambda target: _commands.update_many(
+            lambda target: single.update_many(
                 target,
                 filter,
                 update,
@@ -262,7 +262,7 @@ class Operation:
         """Delete all documents that match; as ``collection.delete_many()``."""
         return await self._write(
             "delete_many",
-            lambda target: _commands.delete_many(target, filter, collation, hint, let, comment),
+            lambda target: single.delete_many(target, filter, collation, hint, let, comment),
         )
 
     async def find_one_and_delete(
@@ -278,7 +278,7 @@ class Operation:
         """Delete a document and return it; as ``collection.find_one_and_delete()``."""
         return await self._write(
             "find_one_and_delete",
-            lambda target: _commands.find_one_and_delete(
+            lambda target: single.find_one_and_delete(
                 target, filter, projection, sort, hint, let, comment, kwargs
             ),
         )
@@ -299,7 +299,7 @@ class Operation:
         """Replace a document and return it; as ``collection.find_one_and_replace()``."""
         return await self._write(
             "find_one_and_replace",
-            lambda target: _commands.find_one_and_replace(
+            lambda target: single.find_one_and_replace(
                 target,
                 filter,
                 replacement,
@@ -331,7 +331,7 @@ class Operation:
         """Update a document and return it; as ``collection.find_one_and_update()``."""
         return await self._write(
             "find_one_and_update",
-            lambda target: _commands.find_one_and_update(
+            lambda target: single.find_one_and_update(
                 target,
                 filter,
                 update,
@@ -395,7 +395,9 @@ class Operation:
         finally:
             self._end(attempts)
 
-    async def _write_bulk(self, operation: str, plan: Callable[[Target], _plans.Plan[T]]) -> T:
+    async def _write_bulk(
+        self, operation: str, plan: Callable[[Target], bulk_arguments.Plan[T]]
+    ) -> T:
         if self._keyed is not None:
             raise refusal(
                 InvalidOperation(
@@ -417,7 +419,7 @@ class Operation:
 
     async def _send_bulk(
         self,
-        plan: Callable[[Target], _plans.Plan[T]],
+        plan: Callable[[Target], bulk_arguments.Plan[T]],
         coordinator: Coordinator,
         lease: SessionLease,
         deadline: Deadline | None,

@@ -14,9 +14,11 @@ from pymongo.errors import ConnectionFailure, NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import _motor, _pymongo_timeout
-from aioretry._motor import AsyncIOMotorClient, AsyncIOMotorClientSession
-from aioretry._transactions import (
+from aioretry import deadlines
+from aioretry._commands.error_codes import RETRYABLE_WRITE
+from aioretry._drivers import motor
+from aioretry._drivers.motor import AsyncIOMotorClient, AsyncIOMotorClientSession
+from aioretry._retry.transactions import (
     RETRY_LIMIT,
     TRANSIENT,
     CommitAgain,
@@ -26,8 +28,7 @@ from aioretry._transactions import (
     errors_in,
     has_label,
 )
-from aioretry._verdict import RETRYABLE_WRITE
-from aioretry._write_path import WritePath
+from aioretry._writes.context import WritePath
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, links_of
 
@@ -123,7 +124,7 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         max_commit_time_ms: int | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """Start a transaction, which a block commits or aborts; arguments and errors as Motor's."""
-        _motor.runs_of(self).require()
+        motor.runs_of(self).require()
         return super().start_transaction(
             read_concern, write_concern, read_preference, max_commit_time_ms
         )
@@ -139,7 +140,7 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             A running future. It raises what Motor's does, and ``DeadlineExceeded`` if the
             transaction was aborted instead.
         """
-        _motor.runs_of(self).require()
+        motor.runs_of(self).require()
         limit = self._write_path.surrounding_deadline()
         if limit is None:
             return super().commit_transaction()  # type: ignore[return-value]
@@ -151,7 +152,7 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         Returns:
             A running future; its errors are Motor's.
         """
-        _motor.runs_of(self).require()
+        motor.runs_of(self).require()
         with self._own_time():
             return super().abort_transaction()  # type: ignore[return-value]
 
@@ -167,7 +168,7 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
     def _own_time(self) -> AbstractContextManager[object]:
         # What a deadline that is over keeps from being aborted bars others for a minute.
         limit = self._write_path.surrounding_deadline()
-        return nullcontext() if limit is None else _pymongo_timeout.fresh(_ABORT_TIMEOUT)
+        return nullcontext() if limit is None else deadlines.fresh_timeout(_ABORT_TIMEOUT)
 
     async def __aenter__(self) -> Self:
         return self
@@ -266,7 +267,7 @@ class Transaction(Generic[T]):
             with self._session_of_run():
                 self.start()
                 try:
-                    with _motor.runs_of(self.session).run():
+                    with motor.runs_of(self.session).run():
                         result = await self.callback(self.session)
                 except BaseException as exc:
                     await self._clean_up(exc)
@@ -285,7 +286,7 @@ class Transaction(Generic[T]):
         if not self.session_per_run:
             yield
             return
-        self.session = _motor.renewed(self.session)
+        self.session = motor.renewed(self.session)
         own = self.session
         try:
             yield
@@ -330,7 +331,7 @@ class Transaction(Generic[T]):
             text = f"with_transaction gave up after {RETRY_LIMIT:.0f} s and {runs} transactions"
             late = NetworkTimeout(f"{text}; {last}")
         for each in errors_in(error):
-            _motor.copy_labels(each, late)
+            motor.copy_labels(each, late)
         return late
 
     async def _clean_up(self, error: BaseException) -> None:
@@ -339,14 +340,14 @@ class Transaction(Generic[T]):
             return
         is_lost = self.session_per_run and isinstance(error, ConnectionFailure)
         if is_lost or _has_left_something_running(error):
-            tried = self.session._write_path.abort(_motor.take_transaction(self.session))
+            tried = self.session._write_path.abort(motor.take_transaction(self.session))
             with anyio.move_on_after(self._abort_time, shield=True):
                 await tried
             return
         if not self.retries.under_deadline:
             await self.session.abort_transaction()
             return
-        with _pymongo_timeout.fresh(self._abort_time):
+        with deadlines.fresh_timeout(self._abort_time):
             aborted = AsyncIOMotorClientSession.abort_transaction(self.session)
         await aborted
 
@@ -354,7 +355,7 @@ class Transaction(Generic[T]):
 async def _commit(
     session: RetryMotorClientSession, limit: Deadline | None, *, is_last: bool = False
 ) -> None:
-    if limit is not None and limit.is_over and _motor.has_begun_transaction(session):
+    if limit is not None and limit.is_over and motor.has_begun_transaction(session):
         await session.abort_transaction()
         raise DeadlineExceeded(
             "the deadline was over before the transaction could be committed; it is aborted"

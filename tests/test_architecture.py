@@ -9,29 +9,21 @@ import aioretry
 
 PACKAGE = Path(aioretry.__file__).parent
 
-# A module imports only from modules that stand further up in this list.
+# A module imports only from rooms that stand further up in this list.
 RANKS = [
-    {"errors", "_encoded", "_pymongo_timeout"},
-    {"deadlines", "events"},
-    {"_verdict", "_transactions", "_runs", "_driver", "sources"},
-    {"_arguments", "_losses", "_replies", "_sessions", "_selection", "_threads", "_watching"},
-    {"_commands", "_statements", "_motor", "_flight"},
-    {"_bulk", "_racing"},
-    {"_coordinator"},
-    {"_plans", "_running", "_vague", "_write_path"},
-    {"_resolution"},
-    {"_write"},
-    {"_bulk_write", "_coalesced", "_keyed", "_shares"},
-    {"_shared_insert"},
-    {"_coalesce"},
-    {"operation", "_overload"},
-    {"_definitions"},
+    {"deadlines", "errors"},
+    {"events", "sources"},
+    {"_commands"},
+    {"_drivers"},
+    {"_retry"},
+    {"_writes"},
+    {"operation"},
     {"collection"},
     {"database", "session"},
     {"client"},
     {"__init__"},
     {
-        *("__main__", "_demo", "_doctor", "_http"),
+        *("__main__", "_demo", "_doctor", "_web"),
         *("aiohttp", "fastapi", "idempotent", "streams", "telemetry"),
     },
 ]
@@ -40,31 +32,57 @@ RANKS = [
 ABOVE = {
     "__main__": {"_demo", "_doctor", "streams"},
     "_demo": {"_demo"},
-    "_http": {"idempotent"},
-    "aiohttp": {"_http", "idempotent"},
-    "fastapi": {"_http", "idempotent"},
+    "_web": {"idempotent"},
+    "aiohttp": {"_web", "idempotent"},
+    "fastapi": {"_web", "idempotent"},
     "idempotent": {"errors"},
 }
-IN_STREAMS = [
-    {"_changes", "_errors", "_pace"},
-    {"_folding"},
-    {"_sources", "_watermarks"},
-    {"_leases", "_reading"},
-    {"_committing", "_settings"},
-    {"_following", "_status"},
-    {"_rebuilding"},
-    {"_aggregator"},
-    {"command"},
-    {"__init__"},
-]
-IN_DRIVERS_ROOM = [
-    {"checkup", "ending", "idle", "messages", "options", "prober", "views"},
-    {"aborting", "attempts", "connections", "sessions"},
-    {"on_loop", "on_thread", "opening"},
-    {"dispatch"},
-    {"driver"},
-    {"__init__"},
-]
+# Inside a room, too.
+INSIDE = {
+    "_commands": [
+        {"arguments", "encoded", "error_codes"},
+        {"command", "replies"},
+        {"single", "statements"},
+        {"bulk"},
+        {"bulk_arguments"},
+    ],
+    "_drivers": [
+        {"port", "transaction_runs"},
+        {"threads", "motor.idle", "motor.messages", "motor.options", "motor.prober", "motor.views"},
+        {"motor.attempts", "motor.checkup", "motor.connections", "motor.ending"},
+        {"motor.aborting", "motor.on_thread", "motor.opening", "motor.sessions"},
+        {"motor.on_loop"},
+        {"motor.dispatch"},
+        {"motor.driver"},
+        {"motor"},
+    ],
+    "_retry": [
+        {"losses", "server_selection", "sessions", "transactions", "verdict"},
+        {"monitoring", "overload"},
+        {"command_execution"},
+        {"stale_primary"},
+        {"loop"},
+    ],
+    "_writes": [
+        {"context", "definitions", "future", "unclear_inserts"},
+        {"resolve", "group.member"},
+        {"single", "group.shares"},
+        {"bulk", "keyed", "group.command"},
+        {"group.queue"},
+    ],
+    "streams": [
+        {"_changes", "_errors", "_pace"},
+        {"_folding"},
+        {"_sources", "_watermarks"},
+        {"_leases", "_reading"},
+        {"_committing", "_settings"},
+        {"_following", "_status"},
+        {"_rebuilding"},
+        {"_aggregator"},
+        {"command"},
+        {""},
+    ],
+}
 BESIDE = {"testing"}
 DRIVER_MODULES = {
     "motor",
@@ -137,22 +155,29 @@ def test_imports_point_downwards(path):
     assert set() == too_high
 
 
-@pytest.mark.parametrize(("room", "ranks"), [("_motor", IN_DRIVERS_ROOM), ("streams", IN_STREAMS)])
+@pytest.mark.parametrize(("room", "ranks"), INSIDE.items(), ids=INSIDE)
 def test_imports_inside_a_room_point_downwards(room, ranks):
     """So do the imports from one to another of its modules."""
-    for path in sorted((PACKAGE / room).glob("*.py")):
-        rank = next(n for n, names in enumerate(ranks) if path.stem in names)
-        for name in imports_of(path):
-            parts = name.split(".")
-            if parts[:2] == ["aioretry", room] and len(parts) > 2:
-                assert any(parts[2] in names for names in ranks[:rank]), path.name
+    known = {name: rank for rank, names in enumerate(ranks) for name in names}
+    for path in sorted((PACKAGE / room).rglob("*.py")):
+        if not imports_of(path):
+            continue
+        *folders, name = path.relative_to(PACKAGE / room).with_suffix("").parts
+        module = ".".join([*folders, *({name} - {"__init__"})])
+        assert module in known, f"{module} has no place in the plan of {room}"
+        for imported in imports_of(path):
+            inside = imported.removeprefix(f"aioretry.{room}")
+            if inside != imported:
+                others = {n for n in known if f"{inside}.".startswith(f".{n}.")} - {""}
+                if other := max(others, key=len, default=""):
+                    assert other == module or known[other] < known[module], path.name
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_one_room_knows_the_driver(path):
-    """Client code of Motor and PyMongo is imported by `_motor` alone, its timeouts apart."""
+    """Client code of Motor and PyMongo is imported by `_drivers` alone, its timeouts apart."""
     room = room_of(path)
-    if room in {"_motor", "_pymongo_timeout", "_demo", "__main__"}:
+    if room in {"_drivers", "_demo", "__main__"}:
         return
     known = {
         name
@@ -160,14 +185,14 @@ def test_only_one_room_knows_the_driver(path):
         for driver in DRIVER_MODULES
         if name == driver or name.startswith(f"{driver}.")
     }
-    assert set() == known
+    assert known == ({"pymongo._csot"} if room == "deadlines" else set())
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_private_names_of_others_are_left_alone(path):
-    """Attributes with a leading underscore are used on one's own objects only, `_motor` apart."""
+    """Attributes with a leading underscore are used on one's own objects only, `_drivers` apart."""
     room = room_of(path)
-    if room == "_motor":
+    if room == "_drivers":
         return
     ours = {"_write_path", "_overload", "_overload_of_commands", "_replace", "_asdict", "_client"}
     ours |= {"_coalescing"}
@@ -184,13 +209,18 @@ def test_private_names_of_others_are_left_alone(path):
     assert [] == foreign
 
 
-def test_the_verdict_is_pure():
-    """`_verdict`, `_transactions` and `_commands` await nothing and read no clock."""
-    for name in ("_verdict", "_transactions", "_commands"):
-        path = PACKAGE / f"{name}.py"
-        tree = ast.parse(path.read_text())
-        assert not [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef | ast.Await)]
-        assert not {"time", "asyncio", "anyio", "threading"} & imports_of(path)
+PURE = [
+    *sorted((PACKAGE / "_commands").glob("*.py")),
+    *(PACKAGE / "_retry" / f"{name}.py" for name in ("transactions", "verdict")),
+]
+
+
+@pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_is_pure(path):
+    """What builds commands, reads replies and judges awaits nothing and reads no clock."""
+    tree = ast.parse(path.read_text())
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef | ast.Await)]
+    assert not {"time", "asyncio", "anyio", "threading"} & imports_of(path)
 
 
 def test_the_wire_code_shares_nothing_with_what_it_tests():
@@ -244,15 +274,15 @@ def test_public_names():
 # What starts a timer or a task in its caller's context, because that belongs to an operation which
 # it does not outlive, or which it is.
 STARTS_OF_AN_OPERATION = {
-    "_flight": {"call_later"},
-    "_overload": {"create_task"},
-    "_selection": {"call_at"},
-    "_shared_insert": {"ensure_future"},
+    "_retry/command_execution": {"call_later"},
+    "_retry/overload": {"create_task"},
+    "_retry/server_selection": {"call_at"},
+    "_writes/group/command": {"ensure_future"},
     "aiohttp": {"call_later"},
     "idempotent/_durable_transaction": {"create_task"},
     "idempotent/_once": {"create_task"},
     "session": {"ensure_future"},
-    "_motor/on_loop": {"call_later"},
+    "_drivers/motor/on_loop": {"call_later"},
     "streams/command": {"ensure_future"},
 }
 STARTS = {"call_at", "call_later", "create_task", "ensure_future"}

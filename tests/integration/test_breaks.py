@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from aioretry import DeadlineExceeded, RetryClient, _losses, attempts_of, deadline
+from aioretry import DeadlineExceeded, RetryClient, attempts_of, deadline
+from aioretry._retry import losses
 from tests.integration.looping import all_given_back, pools
 from tests.integration.relaying import Relay
 from tests.integration.test_on_loop_broken import both_ways
@@ -151,7 +152,7 @@ class TestLog:
         self, replica_set, collection, caplog, monkeypatch
     ):
         """However many writes meet it, it is told of once, with their number."""
-        monkeypatch.setattr(_losses, "_GATHER_FOR", 3600)  # until the client is closed
+        monkeypatch.setattr(losses, "_GATHER_FOR", 3600)  # until the client is closed
         async with RetryClient(replica_set.uri) as client:
             things = client[collection.database.name][collection.name]
             await update(things, 0)

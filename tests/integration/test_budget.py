@@ -71,8 +71,8 @@ _PYTHON = {
     ("base_events.py", "BaseEventLoop.create_task"): "tasks",
     ("base_events.py", "BaseEventLoop.create_future"): "futures",
     ("base_events.py", "BaseEventLoop.call_soon_threadsafe"): "calls from threads",
-    ("_running.py", "RunningWrite.__init__"): "futures",
-    ("_threads.py", "ThreadPool.submit"): "jobs for threads",
+    ("future.py", "RunningWrite.__init__"): "futures",
+    ("threads.py", "ThreadPool.submit"): "jobs for threads",
 }
 _C = {
     "_op_msg": "encodings",

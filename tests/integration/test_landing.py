@@ -120,10 +120,10 @@ class TestExceptions:
         [
             "_sessions.SessionLease.drop",
             "_sessions.SessionLease.finish",
-            "_motor.sessions.ImplicitSession.close",
-            "_motor.connections.Connections.put",
-            "_motor.attempts.Attempts.learn_of",
-            "_flight.Statement.settle",
+            "_drivers.motor.sessions.ImplicitSession.close",
+            "_drivers.motor.connections.Connections.put",
+            "_drivers.motor.attempts.Attempts.learn_of",
+            "_retry.command_execution.Statement.settle",
         ],
     )
     @pytest.mark.parametrize("case", ["answered", "cancelled", "broken"])

@@ -18,8 +18,8 @@ from aioretry import (
     deadline,
     outcome_of,
 )
-from aioretry._motor import checkup
-from aioretry._threads import Job
+from aioretry._drivers.motor import checkup
+from aioretry._drivers.threads import Job
 from aioretry.testing import ScriptedServer
 from aioretry.testing._wire import reply_of
 from tests.integration.looping import (

@@ -69,7 +69,7 @@ class TestRefusals:
             def broken(*arguments, **options):
                 raise ZeroDivisionError
 
-            monkeypatch.setattr("aioretry._commands.UpdateResult", broken)
+            monkeypatch.setattr("aioretry._commands.single.UpdateResult", broken)
             with pytest.raises(ZeroDivisionError) as caught:
                 await increment(seeded)
         assert outcome is outcome_of(caught.value)

@@ -7,7 +7,7 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
-from aioretry._motor.on_loop import LoopAttempt
+from aioretry._drivers.motor.on_loop import LoopAttempt
 from aioretry.testing import ScriptedServer
 from tests.integration.test_on_loop_broken import both_ways
 

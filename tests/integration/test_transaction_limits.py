@@ -12,7 +12,7 @@ from pymongo.errors import (
 )
 
 from aioretry import DeadlineExceeded, RetryClient, deadline
-from aioretry._transactions import RETRY_LIMIT, TransactionRetries
+from aioretry._retry.transactions import RETRY_LIMIT, TransactionRetries
 from aioretry.deadlines import Deadline
 from aioretry.session import Transaction
 

@@ -21,7 +21,7 @@ from pymongo.errors import (
 import aioretry.aiohttp as for_aiohttp
 import aioretry.fastapi as for_fastapi
 from aioretry import DeadlineExceeded, Outcome, PartialResult, RetryClient
-from aioretry._http import (
+from aioretry._web import (
     KeyOfRequest,
     Limits,
     Problem,

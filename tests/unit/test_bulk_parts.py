@@ -17,11 +17,11 @@ from pymongo.errors import (
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome
-from aioretry._commands import Target
-from aioretry._driver import Limits
-from aioretry._motor import add_requests, encode_documents
-from aioretry._plans import bulk_write, insert_many
-from aioretry._statements import Kind
+from aioretry._commands.bulk_arguments import bulk_write, insert_many
+from aioretry._commands.command import Limits
+from aioretry._commands.single import Target
+from aioretry._commands.statements import Kind
+from aioretry._drivers.motor import add_requests, encode_documents
 
 OVERHEAD = 16 * 1024  # what a message holds beside the statements, and the server's tolerance
 LOOK_AHEAD = 500

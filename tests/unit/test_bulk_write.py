@@ -9,14 +9,21 @@ from pymongo.errors import BulkWriteError, ProtocolError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, Outcome, attempts_of, outcome_of, partial_result_of, resolve
-from aioretry._bulk_write import BulkWrite
-from aioretry._commands import Target
-from aioretry._coordinator import Coordinator
-from aioretry._driver import AttemptResult, Ending, Limits, ServerKind, ServerView, TopologyView
-from aioretry._motor import encode_documents
-from aioretry._plans import insert_many
-from aioretry._sessions import SessionLease
-from aioretry._verdict import Policy
+from aioretry._commands.bulk_arguments import insert_many
+from aioretry._commands.command import Limits
+from aioretry._commands.single import Target
+from aioretry._drivers.motor import encode_documents
+from aioretry._drivers.port import (
+    AttemptResult,
+    Ending,
+    Policy,
+    ServerKind,
+    ServerView,
+    TopologyView,
+)
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.sessions import SessionLease
+from aioretry._writes.bulk import BulkWrite
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())

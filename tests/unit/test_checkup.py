@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from aioretry._driver import Limits, ServerKind, ServerView
-from aioretry._motor import checkup
-from aioretry._motor.checkup import Checkups
+from aioretry._commands.command import Limits
+from aioretry._drivers.motor import checkup
+from aioretry._drivers.motor.checkup import Checkups
+from aioretry._drivers.port import ServerKind, ServerView
 
 VIEW = ServerView(
     address=("host", 27017),

@@ -31,24 +31,23 @@ from aioretry import (
     outcome_of,
     resolve,
 )
-from aioretry._coalesce import Coalescing, InsertQueue
-from aioretry._commands import Target
-from aioretry._coordinator import Coordinator
-from aioretry._driver import (
+from aioretry._commands.command import Limits
+from aioretry._commands.replies import alone
+from aioretry._commands.single import Target
+from aioretry._drivers.port import (
     AttemptResult,
     Ending,
-    Limits,
     Numbering,
+    Policy,
     ServerKind,
     ServerView,
     TopologyView,
 )
-from aioretry._pymongo_timeout import surrounding_end
-from aioretry._replies import alone
-from aioretry._sessions import SessionLease
-from aioretry._shared_insert import latest
-from aioretry._verdict import Policy
-from aioretry.deadlines import Deadline, current_deadline
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.sessions import SessionLease
+from aioretry._writes.group.command import latest
+from aioretry._writes.group.queue import Coalescing, InsertQueue
+from aioretry.deadlines import Deadline, current_deadline, surrounding_end
 
 ADDRESS = ("a", 1)
 LIMITS = Limits(2**20, 48_000_000, 100_000)

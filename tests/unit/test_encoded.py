@@ -8,8 +8,8 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioretry._encoded import shown
-from aioretry._motor import encode_documents
+from aioretry._commands.encoded import shown
+from aioretry._drivers.motor import encode_documents
 
 OPTIONS = CodecOptions()
 values = st.recursive(

@@ -3,7 +3,7 @@
 import logging
 
 from aioretry import RetryScheduled
-from aioretry._losses import Losses
+from aioretry._retry.losses import Losses
 from aioretry.events import log_retries
 
 A, B = ("a", 1), ("b", 2)

@@ -5,8 +5,8 @@ import time
 import pytest
 from pymongo.errors import OperationFailure
 
-from aioretry._overload import _repeating, repeat_reads
-from aioretry._verdict import Policy
+from aioretry._drivers.port import Policy
+from aioretry._retry.overload import _repeating, repeat_reads
 from aioretry.deadlines import Deadline
 
 OVERLOADED = ["RetryableError", "SystemOverloadedError"]

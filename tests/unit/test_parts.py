@@ -9,10 +9,11 @@ import pytest
 from pymongo.errors import InvalidOperation
 
 from aioretry import Attempt, Outcome, attempts_of, outcome_of
-from aioretry._driver import Limits, ServerKind, ServerView, ThreadCounts, Token, TopologyView
-from aioretry._selection import choose
-from aioretry._sessions import CommandNumber, SessionLease
-from aioretry._threads import Job, ThreadPool
+from aioretry._commands.command import Limits
+from aioretry._drivers.port import ServerKind, ServerView, ThreadCounts, Token, TopologyView
+from aioretry._drivers.threads import Job, ThreadPool
+from aioretry._retry.server_selection import choose
+from aioretry._retry.sessions import CommandNumber, SessionLease
 from aioretry.errors import attach
 
 
@@ -172,7 +173,7 @@ class TestThreads:
 
     def test_idle_threads_end(self, monkeypatch):
         """Threads that have nothing to do end, and new ones begin when there is work."""
-        monkeypatch.setattr("aioretry._threads._IDLE_SECONDS", 0.01)
+        monkeypatch.setattr("aioretry._drivers.threads._IDLE_SECONDS", 0.01)
         pool = ThreadPool(2, "test-idle")
         for _ in range(5):
             done = threading.Event()
@@ -186,7 +187,7 @@ class TestThreads:
 
     def test_waking_at_the_last_moment(self, monkeypatch):
         """A thread that is woken while it gives up waiting neither loses the job nor itself."""
-        monkeypatch.setattr("aioretry._threads._IDLE_SECONDS", 0.0005)
+        monkeypatch.setattr("aioretry._drivers.threads._IDLE_SECONDS", 0.0005)
         pool = ThreadPool(2, "test-pool")
         for number in range(3000):
             done = threading.Event()

@@ -8,19 +8,19 @@ from pymongo.errors import AutoReconnect, InvalidOperation
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt
-from aioretry._commands import Target, insert_one
-from aioretry._driver import (
+from aioretry._commands.command import Limits
+from aioretry._commands.single import Target, insert_one
+from aioretry._drivers.port import (
     AttemptResult,
     Ending,
-    Limits,
     Numbering,
     ServerKind,
     ServerView,
     TopologyView,
 )
-from aioretry._flight import Flight, Statement
-from aioretry._racing import Race
-from aioretry._sessions import SessionLease
+from aioretry._retry.command_execution import Flight, Statement
+from aioretry._retry.sessions import SessionLease
+from aioretry._retry.stale_primary import Race
 from aioretry.deadlines import Deadline
 
 A, B = ("a", 1), ("b", 1)

@@ -10,13 +10,20 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, DeadlineExceeded, Outcome, ResolveError, outcome_of, resolve
-from aioretry._commands import Target, insert_one
-from aioretry._coordinator import Coordinator
-from aioretry._driver import AttemptResult, Ending, Limits, ServerKind, ServerView, TopologyView
-from aioretry._flight import trusted_seconds
-from aioretry._sessions import SessionLease
-from aioretry._verdict import Policy
-from aioretry._write import Write
+from aioretry._commands.command import Limits
+from aioretry._commands.single import Target, insert_one
+from aioretry._drivers.port import (
+    AttemptResult,
+    Ending,
+    Policy,
+    ServerKind,
+    ServerView,
+    TopologyView,
+)
+from aioretry._retry.command_execution import trusted_seconds
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.sessions import SessionLease
+from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())

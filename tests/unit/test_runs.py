@@ -6,7 +6,7 @@ import threading
 import pytest
 from pymongo.errors import InvalidOperation
 
-from aioretry._runs import Runs, _marks
+from aioretry._drivers.transaction_runs import Runs, _marks
 
 
 async def test_what_a_run_has_started_is_refused_after_it():

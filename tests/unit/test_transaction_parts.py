@@ -5,7 +5,7 @@ import math
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, WriteConcernError
 
-from aioretry._transactions import (
+from aioretry._retry.transactions import (
     RETRY_LIMIT,
     CommitAgain,
     GiveUp,

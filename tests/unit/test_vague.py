@@ -10,14 +10,15 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt
-from aioretry._commands import Target
-from aioretry._driver import Limits, Numbering, ServerKind, ServerView
-from aioretry._encoded import EncodedDocuments, section
-from aioretry._flight import Statement
-from aioretry._plans import insert_many
-from aioretry._replies import tells_each
-from aioretry._sessions import SessionLease
-from aioretry._vague import Inquiry, doubt_vague_replies, unknown_from, vagueness
+from aioretry._commands.bulk_arguments import insert_many
+from aioretry._commands.command import Limits
+from aioretry._commands.encoded import EncodedDocuments, section
+from aioretry._commands.replies import tells_each
+from aioretry._commands.single import Target
+from aioretry._drivers.port import Numbering, ServerKind, ServerView
+from aioretry._retry.command_execution import Statement
+from aioretry._retry.sessions import SessionLease
+from aioretry._writes.unclear_inserts import Inquiry, doubt_vague_replies, unknown_from, vagueness
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)

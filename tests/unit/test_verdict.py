@@ -16,11 +16,11 @@ from pymongo.errors import (
 )
 
 from aioretry import Attempt, Outcome
-from aioretry._verdict import (
-    RETRYABLE_CODES,
+from aioretry._commands.error_codes import RETRYABLE_CODES
+from aioretry._drivers.port import Policy
+from aioretry._retry.verdict import (
     Failure,
     GiveUp,
-    Policy,
     Retry,
     RetryState,
     code_of,

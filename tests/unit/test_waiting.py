@@ -12,14 +12,14 @@ from pymongo.errors import ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, TooManyWaiting, outcome_of
-from aioretry._coalesce import Coalescing, InsertQueue
-from aioretry._commands import Target, insert_one
-from aioretry._coordinator import Coordinator
-from aioretry._driver import Limits, ServerKind, ServerView, TopologyView
-from aioretry._selection import Selection
-from aioretry._sessions import SessionLease
-from aioretry._verdict import Policy
-from aioretry._write import Write
+from aioretry._commands.command import Limits
+from aioretry._commands.single import Target, insert_one
+from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.server_selection import Selection
+from aioretry._retry.sessions import SessionLease
+from aioretry._writes.group.queue import Coalescing, InsertQueue
+from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 
 A = ("a", 1)

@@ -17,21 +17,21 @@ from pymongo.errors import (
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
-from aioretry._commands import Target, insert_one
-from aioretry._coordinator import Coordinator
-from aioretry._driver import (
+from aioretry._commands.command import Limits
+from aioretry._commands.single import Target, insert_one
+from aioretry._drivers.port import (
     AttemptResult,
     Ending,
-    Limits,
     Numbering,
+    Policy,
     ServerKind,
     ServerView,
     TopologyView,
 )
-from aioretry._selection import Selection
-from aioretry._sessions import SessionLease
-from aioretry._verdict import Policy
-from aioretry._write import Write
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.server_selection import Selection
+from aioretry._retry.sessions import SessionLease
+from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
 
@@ -136,12 +136,12 @@ class Driver:
 @pytest.fixture(autouse=True)
 def _no_slots(monkeypatch):
     """Let the scripted driver keep the number that an attempt took on its call."""
-    from aioretry import _flight
+    from aioretry._retry import command_execution
 
-    class OpenCall(_flight.AttemptCall):
+    class OpenCall(command_execution.AttemptCall):
         pass
 
-    monkeypatch.setattr(_flight, "AttemptCall", OpenCall)
+    monkeypatch.setattr(command_execution, "AttemptCall", OpenCall)
 
 
 def coordinator_of(driver, *, events=None, sst=0.05, **policy):

@@ -1,0 +1,1 @@
+"""How a command is built, and its reply read. Pure: no clock, no driver, nothing to await."""

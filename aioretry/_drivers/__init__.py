@@ -1,0 +1,1 @@
+"""How a command is sent: the port to a driver, and the drivers behind it."""

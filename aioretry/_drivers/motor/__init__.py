@@ -1,0 +1,57 @@
+"""The driver's room: the only one that knows Motor's and PyMongo's client code."""
+
+from motor.core import AgnosticClientSession
+from motor.motor_asyncio import (
+    AsyncIOMotorClient,
+    AsyncIOMotorClientSession,
+    AsyncIOMotorCollection,
+    AsyncIOMotorDatabase,
+)
+from pymongo.client_session import ClientSession, TransactionOptions  # type: ignore[attr-defined]
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+from aioretry._drivers.motor.driver import MotorDriver
+from aioretry._drivers.motor.messages import add_requests, copy_labels, encode_documents
+from aioretry._drivers.motor.options import (
+    backs_off,
+    encrypts,
+    policy,
+    surrounding_deadline,
+    timeout,
+    wrap_reads,
+)
+from aioretry._drivers.motor.sessions import (
+    has_begun_transaction,
+    renewed,
+    runs_of,
+    take_transaction,
+    user_session,
+)
+
+__all__ = [
+    "AgnosticClientSession",
+    "AsyncIOMotorClient",
+    "AsyncIOMotorClientSession",
+    "AsyncIOMotorCollection",
+    "AsyncIOMotorDatabase",
+    "ClientSession",
+    "Collection",
+    "Database",
+    "MotorDriver",
+    "TransactionOptions",
+    "add_requests",
+    "backs_off",
+    "copy_labels",
+    "encode_documents",
+    "encrypts",
+    "has_begun_transaction",
+    "policy",
+    "renewed",
+    "runs_of",
+    "surrounding_deadline",
+    "take_transaction",
+    "timeout",
+    "user_session",
+    "wrap_reads",
+]

@@ -1,0 +1,237 @@
+"""What an attempt is, whoever makes it: its command, its server, and what came of it."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import bson
+import pymongo
+from bson.errors import InvalidDocument
+from pymongo.errors import ConfigurationError, InvalidOperation, NotPrimaryError
+from pymongo.monitoring import CommandListener
+
+from aioretry import deadlines
+from aioretry._commands.encoded import shown
+from aioretry._drivers.motor.idle import Doubts
+from aioretry._drivers.motor.messages import encode_documents
+from aioretry._drivers.port import (
+    AttemptCall,
+    AttemptResult,
+    Ending,
+    Numbering,
+    ServerKind,
+    ServerSession,
+    ServerView,
+    TopologyView,
+)
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt
+
+# What these say is wrong was found before sending: in encoding, also if the command is too large
+# for the server, or in what the client was given.
+_NEVER_SENT = (InvalidDocument, ConfigurationError)
+
+_command_logger = logging.getLogger("pymongo.command")
+_connection_logger = logging.getLogger("pymongo.connection")
+
+_UNLIMITED = nullcontext()
+
+
+class NotSentError(Exception):
+    """Nothing was tried after all; never leaves the driver's room."""
+
+    def __init__(self, ending: Ending, reason: Exception | None = None) -> None:
+        super().__init__(ending)
+        self.ending = ending
+        self.reason = reason
+
+
+class Watch:
+    """Takes the time of an attempt."""
+
+    __slots__ = ("_clock", "started")
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self._clock = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Return how long it has taken until now."""
+        return time.perf_counter() - self._clock
+
+
+class Attempts:
+    """What all attempts of a client have in common.
+
+    Args:
+        delegate: The client.
+        view: Returns what is known of the deployment.
+        is_closed: Tells whether the client was closed.
+    """
+
+    def __init__(
+        self,
+        delegate: pymongo.MongoClient[Any],
+        view: Callable[[], TopologyView],
+        is_closed: Callable[[], bool],
+    ) -> None:
+        self.delegate = delegate
+        self.view = view
+        self.is_closed = is_closed
+        self.doubts = Doubts()
+        listeners = delegate.options.event_listeners
+        options: Any = delegate.options
+        self.max_connecting: int = options.pool_options.max_connecting
+        self._has_listeners = any(isinstance(one, CommandListener) for one in listeners)
+
+    @property
+    def are_watched(self) -> bool:
+        """Whether somebody is shown commands: a listener, or PyMongo's log."""
+        return self._has_listeners or _command_logger.isEnabledFor(logging.DEBUG)
+
+    @property
+    def need_threads(self) -> bool:
+        """Whether somebody is told of commands or connections, which may block."""
+        return self.are_watched or _connection_logger.isEnabledFor(logging.DEBUG)
+
+    def choose(self, call: AttemptCall) -> ServerView:
+        """Choose the server.
+
+        Raises:
+            NotSentError: There is none, or it is too late.
+        """
+        if call.token.is_revoked or (call.deadline is not None and call.deadline.is_over):
+            raise NotSentError(Ending.EXPIRED)
+        if self.is_closed():  # the event loop will find out
+            raise NotSentError(Ending.NO_SERVER)
+        server = call.choose(self.view())
+        if server is None:
+            raise NotSentError(Ending.NO_SERVER)
+        if call.numbering is Numbering.REQUIRED and not server.can_retry_writes:
+            raise NotSentError(Ending.INELIGIBLE)
+        return server
+
+    def prepare(self, call: AttemptCall, server: ServerView) -> None:
+        """Complete the command for its server, and note both.
+
+        Raises:
+            NotSentError: It can't be made.
+        """
+        prepare = call.command.prepare
+        if prepare is not None:
+            try:
+                prepare(server.limits, encode_documents)
+            except Exception as exc:
+                raise NotSentError(Ending.UNPREPARED, exc) from exc
+        self.address(call, server)
+
+    def address(self, call: AttemptCall, server: ServerView) -> None:
+        """Note the server of an attempt."""
+        call.numbered = (
+            call.numbering is not Numbering.NEVER
+            and server.can_retry_writes
+            and not call.command.holds_multi
+        )
+        call.server = server
+
+    def driver_server(self, view: ServerView) -> Any:
+        """Return PyMongo's own object for a server.
+
+        Raises:
+            NotSentError: The deployment has lost it.
+        """
+        server = self.delegate._get_topology().get_server_by_address(view.address)
+        if server is None:
+            raise NotSentError(Ending.NO_SERVER)
+        return server
+
+    def body(self, call: AttemptCall, held: ServerSession) -> dict[str, Any]:
+        """Return the command as it is sent, with its transaction number."""
+        command = call.command
+        options = command.codec_options
+        body = shown(command.body, options) if self.are_watched else dict(command.body)
+        if call.numbered:
+            body["txnNumber"] = bson.Int64(call.number.take(held))
+        # Not before: a second attempt must not prepare or number the command at the same time.
+        call.is_waiting = True
+        return body
+
+    def hear(self, reply: Mapping[str, Any]) -> None:
+        """Have PyMongo learn the cluster's time from a reply."""
+        topology: Any = self.delegate._get_topology()
+        topology.receive_cluster_time(reply.get("$clusterTime"))
+
+    def learn_of_concern(self, reply: Mapping[str, Any], view: ServerView, connection: Any) -> None:
+        """Have PyMongo learn from a server that it was deposed while it waited for others."""
+        # It says so in an answer that is none of an error. What a router passes on is not about
+        # itself.
+        concern = reply.get("writeConcernError")
+        if not concern or view.kind is not ServerKind.PRIMARY:
+            return
+        details = {"code": concern.get("code"), "topologyVersion": reply.get("topologyVersion")}
+        self.learn_of(NotPrimaryError("a write concern error", details), view, connection)
+
+    def learn_of(self, error: Exception, view: ServerView, connection: Any) -> None:
+        """Have PyMongo learn of a server from an error over an established connection."""
+        news: Any = _News(
+            error,
+            connection.max_wire_version,
+            connection.generation,
+            completed_handshake=True,
+            service_id=connection.service_id,
+        )
+        self.delegate._get_topology().handle_error(view.address, news)
+
+    def conclude(
+        self,
+        call: AttemptCall,
+        watch: Watch,
+        error: BaseException | None,
+        reply: dict[str, Any] | None = None,
+        *,
+        is_server_well: bool = False,
+    ) -> AttemptResult:
+        """Return what came of an attempt."""
+        if isinstance(error, NotSentError):
+            return AttemptResult(error.ending, reason=error.reason)
+        if error is not None and not isinstance(error, Exception):
+            # Of a listener or decoder of the user's.
+            cause, error = error, RuntimeError(f"an attempt was ended by {error!r}")
+            error.__cause__ = cause
+        sent = call.token.is_sending and not self._was_found_before(error)
+        record = Attempt(call.address, watch.started, watch.seconds(), sent, error, reply)
+        ending = Ending.REPLIED if error is None else Ending.FAILED
+        return AttemptResult(
+            ending, record, call.server, call.numbered, is_server_well=is_server_well
+        )
+
+    def _was_found_before(self, error: Exception | None) -> bool:
+        """Tell whether what an error says is wrong was found before anything was sent."""
+        if isinstance(error, InvalidOperation):
+            # An encrypter that was closed meanwhile refuses to decrypt the reply by it.
+            return self.delegate._encrypter is None
+        return isinstance(error, _NEVER_SENT)
+
+
+def time_limit(deadline: Deadline | None, server: Any) -> AbstractContextManager[object]:
+    """Return a block that limits what PyMongo does inside.
+
+    Args:
+        deadline: When it is to end, if that is known.
+        server: PyMongo's own object for the server that is asked.
+    """
+    if deadline is None or not deadline.is_limited:
+        return _UNLIMITED
+    return deadlines.limited(deadline.remaining(), server.description.min_round_trip_time)
+
+
+class _News(NamedTuple):
+    """What PyMongo's topology wants to know of an error."""
+
+    error: Exception
+    max_wire_version: int
+    sock_generation: int
+    completed_handshake: bool
+    service_id: Any

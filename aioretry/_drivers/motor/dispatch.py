@@ -1,0 +1,288 @@
+"""Who makes an attempt, the event loop or a thread, and how many are under way at once."""
+
+import asyncio
+import contextlib
+import contextvars
+import socket
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+
+from aioretry._drivers.motor.attempts import Attempts
+from aioretry._drivers.motor.checkup import Checkups
+from aioretry._drivers.motor.connections import Connections
+from aioretry._drivers.motor.on_loop import LoopAttempt
+from aioretry._drivers.motor.on_thread import ThreadAttempt
+from aioretry._drivers.motor.opening import Opening
+from aioretry._drivers.port import Address, AttemptCall, AttemptResult, Ending, ThreadCounts
+from aioretry._drivers.threads import ThreadPool
+
+# Each asks one server at a time, and for a moment only.
+_MOST_ASKING = 4
+
+
+class Dispatch:
+    """Has the attempts of one event loop made, in the order in which they come.
+
+    The loop makes an attempt itself if there is an idle connection for it. What may block is done
+    on a thread: to open a connection, to prepare a command from an iterator of the user's, to call
+    listeners. As few open connections to a server at a time as PyMongo allows; the others wait.
+
+    Args:
+        attempts: What they have in common.
+        loop: The event loop.
+        threads: Makes what the loop does not make itself.
+        size: How many may be under way at once; further ones wait.
+        only_threads: Whether the loop makes none.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        loop: asyncio.AbstractEventLoop,
+        threads: ThreadPool,
+        size: int,
+        *,
+        only_threads: bool,
+    ) -> None:
+        self.loop = loop
+        self._attempts = attempts
+        self._threads = threads
+        self._size = size
+        self._only_threads = only_threads or not _can_watch_sockets(loop)
+        self._connections = Connections(loop)
+        # Not the threads of the attempts, which may all wait for answers.
+        self._asking = ThreadPool(_MOST_ASKING, "aioretry-checkup")
+        self._checkups = Checkups(attempts.delegate, loop, self._asking)
+        self._under_way = 0
+        self._opening: Counter[Address] = Counter()
+        self._waiting: deque[Entry] = deque()
+
+    def add(self, call: AttemptCall, deliver: Callable[[AttemptResult], None]) -> None:
+        """Have an attempt made; its result is delivered in a later turn of the loop.
+
+        Raises:
+            RuntimeError: There is no thread, and none can be started.
+        """
+        call.carrier = entry = Entry(self, call, deliver)
+        if self._waiting or self._under_way >= self._size or not self._start(entry):
+            self._waiting.append(entry)
+
+    def counts(self) -> ThreadCounts:
+        """Return how the threads are doing; a glance."""
+        counts = self._threads.counts()
+        queued = counts.queued + len(self._waiting)
+        return ThreadCounts(counts.threads, counts.idle, queued, counts.abandoned)
+
+    def land(self, entry: "Entry", result: AttemptResult) -> None:
+        """Deliver the result of an attempt that has ended, and free its place."""
+        entry.on_loop = entry.on_thread = entry.call.carrier = None
+        try:
+            # First, so that the next one finds the session that is given back.
+            entry.deliver(result)
+        finally:
+            self.free(entry)
+
+    def free(self, entry: "Entry") -> None:
+        """Let another attempt take the place of one."""
+        if entry.is_under_way:
+            self._leave(entry)
+            self._pump()
+
+    def close(self) -> None:
+        """Give back the connections that are kept; called on any thread."""
+        self._asking.close()
+        if _running_loop() is self.loop or not self.loop.is_running():
+            self._connections.close()
+        else:
+            with contextlib.suppress(RuntimeError):  # it was closed just now
+                self.loop.call_soon_threadsafe(self._connections.close)
+
+    def _pump(self) -> None:
+        while self._waiting and self._under_way < self._size:
+            if self._is_full and not self._connections.are_kept:
+                return  # whoever opens one looks again
+            entry = self._waiting.popleft()
+            if not self._start_waiting(entry):
+                self._waiting.appendleft(entry)
+                return
+
+    def _start_waiting(self, entry: "Entry") -> bool:
+        if entry.call.token.is_revoked:
+            self.loop.call_soon(self.land, entry, AttemptResult(Ending.EXPIRED))
+            return True
+        try:
+            return entry.context.run(self._start, entry)
+        except RuntimeError as exc:  # no thread to be had
+            is_closed = self._attempts.is_closed()  # the event loop will find out
+            ending = Ending.NO_SERVER if is_closed else Ending.UNPREPARED
+            result = AttemptResult(ending, reason=exc)
+            self.loop.call_soon(self.land, entry, result)
+            return True
+
+    def _start(self, entry: "Entry") -> bool:
+        """Begin an attempt; return False if it has to wait for a connection."""
+        call = entry.call
+        if not (self._only_threads or call.command.may_block or self._attempts.need_threads):
+            attempt = entry.on_loop = LoopAttempt(
+                self._attempts,
+                self._connections,
+                self._checkups,
+                self.loop,
+                call,
+                partial(self.land, entry),
+                partial(self._start_again, entry),
+                entry.context,
+            )
+            if attempt.begin():
+                entry.is_under_way = True
+                self._under_way += 1
+                return True
+            entry.on_loop = None
+            if not entry.had_opened:
+                return self._open(entry, attempt.address)
+        self._start_on_thread(
+            entry,
+            ThreadAttempt(
+                self._attempts,
+                entry.call,
+                partial(self._land_from_thread, entry),
+                entry.context.copy().run,  # the loop may be inside it for a moment more
+            ),
+        )
+        return True
+
+    @property
+    def _is_full(self) -> bool:
+        if not self._opening:
+            return False
+        try:
+            servers = len(self._attempts.view().writable)
+        except Exception:  # noqa: BLE001 - whoever begins meets it too, and can raise it
+            return False
+        return self._opening.total() >= servers * self._attempts.max_connecting
+
+    def _open(self, entry: "Entry", address: Address) -> bool:
+        if self._opening[address] >= self._attempts.max_connecting:
+            return False
+        opened = partial(self._open_from_thread, entry)
+        run = entry.context.copy().run
+        self._start_on_thread(entry, Opening(self._attempts, entry.call, opened, run))
+        entry.opening = address
+        self._opening[address] += 1
+        return True
+
+    def _open_from_thread(self, entry: "Entry", result: AttemptResult | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self.loop.call_soon_threadsafe(self._opened, entry, result)
+
+    def _opened(self, entry: "Entry", result: AttemptResult | None) -> None:
+        if result is not None or not entry.is_under_way:  # it failed, or was abandoned
+            try:
+                self.land(entry, result or AttemptResult(Ending.NO_SERVER))
+            finally:
+                self._pump()
+            return
+        # It goes first. If another user of the pool has been faster, a thread makes the attempt.
+        self._leave(entry)
+        entry.had_opened = True
+        entry.on_thread = None
+        entry.call.is_waiting = False
+        self._waiting.appendleft(entry)
+        self._pump()
+
+    def _start_again(self, entry: "Entry") -> None:
+        """Begin an attempt anew, and before others, whose connection was gone."""
+        self._leave(entry)
+        entry.on_loop = None
+        self._waiting.appendleft(entry)
+        self._pump()
+
+    def _leave(self, entry: "Entry") -> None:
+        entry.is_under_way = False
+        self._under_way -= 1
+        if entry.opening is not None:
+            self._opening[entry.opening] -= 1
+            if not self._opening[entry.opening]:
+                del self._opening[entry.opening]
+            entry.opening = None
+
+    def _start_on_thread(self, entry: "Entry", job: ThreadAttempt | Opening) -> None:
+        entry.on_thread = job
+        self._threads.submit(job)
+        entry.is_under_way = True
+        self._under_way += 1
+
+    def _land_from_thread(self, entry: "Entry", result: AttemptResult) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.land, entry, result)
+
+    def abandon(self, entry: "Entry") -> bool:
+        """End an attempt that is under way without a result, and free its place.
+
+        Returns:
+            False if it must be waited for.
+        """
+        if entry.on_loop is not None:
+            entry.on_loop.abandon()
+        elif entry.on_thread is not None and self._threads.abandon(entry.on_thread):
+            entry.on_thread.end()
+        else:
+            return False
+        self.free(entry)
+        return True
+
+
+class Entry:
+    """An attempt, waiting or under way.
+
+    Args:
+        dispatch: Has it made.
+        call: What is tried.
+        deliver: Gets the result.
+    """
+
+    __slots__ = (
+        "call",
+        "context",
+        "deliver",
+        "dispatch",
+        "had_opened",
+        "is_under_way",
+        "on_loop",
+        "on_thread",
+        "opening",
+    )
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        call: AttemptCall,
+        deliver: Callable[[AttemptResult], None],
+    ) -> None:
+        self.dispatch = dispatch
+        self.call = call
+        self.deliver = deliver
+        self.context = contextvars.copy_context()
+        self.had_opened = False
+        """Whether a connection was opened for it before."""
+
+        self.opening: Address | None = None
+        """Where a thread is opening a connection for it."""
+
+        self.is_under_way = False
+        self.on_loop: LoopAttempt | None = None
+        self.on_thread: ThreadAttempt | Opening | None = None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def _can_watch_sockets(loop: asyncio.AbstractEventLoop) -> bool:
+    return hasattr(socket, "MSG_DONTWAIT") and (
+        type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
+    )

@@ -1,0 +1,51 @@
+"""What PyMongo makes of documents, requests and errors."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
+from pymongo import message
+from pymongo.errors import PyMongoError
+
+from aioretry._commands.encoded import EncodedDocuments
+
+# In an OP_MSG: its header and flags, the section of an empty body, and what a section of documents
+# that is called "_" begins with.
+_BEFORE_DOCUMENTS = 16 + 4 + 6 + 7
+
+
+def encode_documents(
+    documents: list[Mapping[str, Any]], codec_options: CodecOptions[Any]
+) -> EncodedDocuments:
+    """Encode documents as PyMongo does, each with its ``_id`` first."""
+    # Public encoding takes one document a call, which costs more than a small document does.
+    _, sent, _, largest = message._op_msg_uncompressed(0, {}, "_", documents, codec_options)
+    return EncodedDocuments(sent[_BEFORE_DOCUMENTS:], len(documents), largest)
+
+
+def ping(connection: Any) -> tuple[int, bytes]:
+    """Return the request id and the message that ask over a connection for a sign of life."""
+    body: dict[str, Any] = {"ping": 1, "$db": "admin"}
+    connection.add_server_api(body)
+    request_id, data, _, _ = message._op_msg(0, body, "admin", None, DEFAULT_CODEC_OPTIONS)
+    return request_id, data
+
+
+def add_requests(requests: Iterable[Any], bulk: object) -> None:
+    """Have the requests of a ``bulk_write`` add themselves to a bulk operation.
+
+    Raises:
+        TypeError: One is no request.
+    """
+    for request in requests:
+        try:
+            request._add_to_bulk(bulk)
+        except AttributeError:
+            raise TypeError(f"{request!r} is not a valid request") from None
+
+
+def copy_labels(source: BaseException, target: PyMongoError) -> None:
+    """Give an error of PyMongo's the labels of another one."""
+    if isinstance(source, PyMongoError):
+        for label in source._error_labels:
+            target._add_error_label(label)

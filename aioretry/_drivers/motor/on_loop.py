@@ -1,0 +1,312 @@
+"""An attempt that the event loop makes itself, over a connection that is open and idle.
+
+It costs no thread and no switch to one, which is most of what a small write costs otherwise.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from typing import Any, cast
+
+from pymongo import message
+from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
+from pymongo.helpers_shared import _check_command_response
+
+from aioretry import deadlines
+from aioretry._drivers.motor.attempts import Attempts, NotSentError, Watch
+from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
+from aioretry._drivers.motor.connections import Connections, LoopConnection
+from aioretry._drivers.motor.messages import ping
+from aioretry._drivers.motor.sessions import LoopSession
+from aioretry._drivers.port import Address, AttemptCall, AttemptResult, Ending
+
+
+class LoopAttempt:
+    """An attempt over an idle connection.
+
+    Args:
+        attempts: What it has in common with the others.
+        connections: Those of the event loop.
+        checkups: Finds out whether a server is well.
+        loop: The event loop.
+        call: What is tried.
+        land: Gets the result, in a later turn of the loop than the one of :meth:`begin`.
+        start_again: Has another attempt made instead, because nothing was sent.
+        context: That of the user's call, in which the reply is decoded and landed.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_broken",
+        "_call",
+        "_checkups",
+        "_connection",
+        "_connections",
+        "_context",
+        "_is_late",
+        "_land",
+        "_loop",
+        "_round_trip_time",
+        "_sent",
+        "_session",
+        "_start_again",
+        "_timer",
+        "_view",
+        "_watch",
+    )
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        connections: Connections,
+        checkups: Checkups,
+        loop: asyncio.AbstractEventLoop,
+        call: AttemptCall,
+        land: Callable[[AttemptResult], None],
+        start_again: Callable[[], None],
+        context: contextvars.Context,
+    ) -> None:
+        self._attempts = attempts
+        self._connections = connections
+        self._context = context
+        self._checkups = checkups
+        self._loop = loop
+        self._call = call
+        self._land = land
+        self._start_again = start_again
+        self._connection: LoopConnection | None = None
+        self._session: LoopSession | None = None
+        self._broken: tuple[PyMongoError, Any] | None = None
+        self._is_late = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> bool:
+        """Send the command.
+
+        Returns:
+            False if that has to be done in another way; nothing was done then.
+        """
+        self._watch = Watch()
+        call, attempts = self._call, self._attempts
+        try:
+            self._view = view = attempts.choose(call)
+            server = attempts.driver_server(view)
+            self._connection = connection = self._connections.take(server.pool)
+            if connection is None:
+                return False
+            self._round_trip_time = server.description.min_round_trip_time
+            if attempts.doubts.has(connection.connection):
+                self._ask(connection)
+            else:
+                self._send(connection)
+        except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            self._loop.call_soon(self._land, self._conclude(exc))
+            _let_through(exc)
+        return True
+
+    @property
+    def address(self) -> Address:
+        """The server that was chosen when it began."""
+        return self._view.address
+
+    def answer(self, data: bytes) -> None:
+        """Take the reply."""
+        self._context.run(self._take, data)
+
+    def _take(self, data: bytes) -> None:
+        command, held = self._call.command, self._held()
+        connection = held.connection
+        try:
+            reply = message._OpMsg.unpack(data).unpack_response(
+                codec_options=command.codec_options, user_fields=command.user_fields
+            )[0]
+            self._attempts.hear(reply)
+            if self._session is not None:
+                self._session.hear(reply)
+            _check_command_response(reply, connection.max_wire_version)
+            self._attempts.learn_of_concern(reply, self._view, connection)
+            if self._checkups.cases and "writeConcernError" not in reply:
+                self._checkups.hear(self._view, connection, self._sent)
+        except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            if not isinstance(exc, OperationFailure | NotPrimaryError):
+                # Nobody can tell what else is wrong with it; as PyMongo does.
+                held.close()
+            self._land(self._conclude(exc))
+            _let_through(exc)
+        else:
+            self._land(self._conclude(None, reply))
+
+    def fail(self, error: Exception) -> None:
+        """Take what went wrong with the connection."""
+        if isinstance(error, PyMongoError) and is_break(error):
+            used = self._held()
+            self._broken = error, used.connection
+            pool, connection = used.pool, used.connection
+            self._forget_session()
+            self._release()
+            self._attempts.doubts.add(pool)
+            self._checkups.add(self._view, pool, connection, self._end_broken)
+        else:
+            self._context.run(self._land, self._conclude(error))
+
+    def time_out(self) -> None:
+        """End it because it has taken too long."""
+        if self._broken is not None:
+            # Whether the server is well will be known later, and is PyMongo's to learn then.
+            self._is_late = True
+            self._land_broken(self._broken[0], is_server_well=True)
+        elif self._connection is not None:
+            self.fail(self._connection.failure(TimeoutError("timed out")))
+
+    def abandon(self) -> None:
+        """End it without a result, and without a word to PyMongo of a server that may be well."""
+        if self._connection is not None:
+            self._connection.close()
+            self._forget_session()
+            self._release()
+        self._broken = None
+
+    def _ask(self, held: LoopConnection) -> None:
+        request_id, data = ping(held.connection)
+        self._timer = self._loop.call_later(PATIENCE, self.hear_whether_open, False)
+        held.send(request_id, data, _Asked(self))
+
+    def hear_whether_open(self, is_open: bool) -> None:
+        """Go on, or have another attempt made if the connection is none any more."""
+        held = self._held()
+        if self._timer is not None:
+            self._timer.cancel()
+        if is_open:
+            self._attempts.doubts.end(held.connection)
+        else:
+            held.close()
+        if is_open and not self._call.token.is_revoked:
+            self._context.run(self._go_on, held)
+        else:
+            self._release()
+            self._start_again()
+
+    def _go_on(self, held: LoopConnection) -> None:
+        try:
+            self._send(held)
+        except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            self._land(self._conclude(exc))
+            _let_through(exc)
+
+    def _send(self, held_connection: LoopConnection) -> None:
+        call, attempts, view = self._call, self._attempts, self._view
+        connection = held_connection.connection
+        attempts.prepare(call, view)
+        held = call.lease.carry()
+        self._session = session = cast(LoopSession, held)
+        body = attempts.body(call, held)
+        # A connection that was opened while its server changed its state believes for good that
+        # there are no sessions, and PyMongo would then write without protection.
+        connection.supports_sessions = connection.supports_sessions or view.has_sessions
+        connection.add_server_api(body)
+        session.stamp(body, connection, has_sessions=view.has_sessions)
+        self._limit(body, connection)
+        request_id, data = self._encode(body, connection)
+        if call.deadline is not None and call.deadline.is_over:  # a large one takes its time
+            raise NotSentError(Ending.EXPIRED)
+        if not call.token.begin_sending():
+            raise NotSentError(Ending.EXPIRED)
+        self._sent = self._checkups.breaks
+        held_connection.send(request_id, data, self)
+
+    def _limit(self, body: dict[str, Any], connection: Any) -> None:
+        deadline = self._call.deadline
+        if deadline is not None and deadline.is_limited:
+            milliseconds = deadlines.milliseconds(deadline.remaining() - self._round_trip_time)
+            if milliseconds <= 0:
+                raise NotSentError(Ending.EXPIRED)
+            body["maxTimeMS"] = milliseconds
+        elif connection.opts.socket_timeout:
+            self._timer = self._loop.call_later(connection.opts.socket_timeout, self.time_out)
+
+    def _encode(self, body: dict[str, Any], connection: Any) -> tuple[int, bytes]:
+        command = self._call.command
+        request_id, data, size, _ = message._op_msg(
+            0, body, command.database, None, command.codec_options
+        )
+        # A bulk operation has looked at its documents one by one, and its commands may be as large
+        # as a message.
+        most = connection.max_message_size if command.is_part else connection.max_bson_size
+        if size > most + message._COMMAND_OVERHEAD:
+            message._raise_document_too_large(command.name, size, most + message._COMMAND_OVERHEAD)
+        return request_id, data
+
+    def _conclude(
+        self, error: BaseException | None, reply: dict[str, Any] | None = None
+    ) -> AttemptResult:
+        if self._connection is not None:
+            if isinstance(error, PyMongoError):
+                self._survive(self._tell_driver, error, self._connection)
+            self._release()
+        return self._attempts.conclude(self._call, self._watch, error, reply)
+
+    def _survive(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call something that must not keep the attempt from landing, whatever it raises."""
+        try:
+            call(*arguments)
+        except Exception as exc:  # noqa: BLE001 - told to whoever looks after the loop
+            message = "an attempt of aioretry's was in trouble when it landed"
+            self._loop.call_exception_handler({"message": message, "exception": exc})
+
+    def _tell_driver(self, error: PyMongoError, used: LoopConnection) -> None:
+        if isinstance(error, ConnectionFailure):
+            self._forget_session()
+        self._attempts.learn_of(error, self._view, used.connection)
+
+    def _end_broken(self, *, is_server_well: bool) -> None:
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            error, connection = broken
+            if not is_server_well:
+                self._survive(self._attempts.learn_of, error, self._view, connection)
+            if not self._is_late:
+                self._land_broken(error, is_server_well=is_server_well)
+
+    def _land_broken(self, error: PyMongoError, *, is_server_well: bool) -> None:
+        result = self._attempts.conclude(
+            self._call, self._watch, error, is_server_well=is_server_well
+        )
+        self._context.run(self._land, result)
+
+    def _forget_session(self) -> None:
+        if self._session is not None:
+            self._session.mark_dirty()
+
+    def _release(self) -> None:
+        used, self._connection = self._held(), None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._survive(self._connections.put, used)
+        if self._session is not None:
+            self._survive(self._call.lease.drop)
+
+    def _held(self) -> LoopConnection:
+        if self._connection is None:
+            raise AssertionError("an attempt without a connection")
+        return self._connection
+
+
+class _Asked:
+    """Hears for an attempt whether its connection still is one, whatever the answer is."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: LoopAttempt) -> None:
+        self._attempt = attempt
+
+    def answer(self, data: bytes) -> None:  # noqa: ARG002
+        self._attempt.hear_whether_open(True)
+
+    def fail(self, error: Exception) -> None:  # noqa: ARG002
+        self._attempt.hear_whether_open(False)
+
+
+def _let_through(exc: BaseException) -> None:
+    """Raise what ends the process."""
+    if isinstance(exc, KeyboardInterrupt | SystemExit):
+        raise exc

@@ -1,0 +1,209 @@
+"""An attempt on a thread, over PyMongo's own command: the way that can do everything."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pymongo.errors import ConnectionFailure, OperationFailure
+
+from aioretry import deadlines
+from aioretry._commands.command import Command
+from aioretry._drivers.motor.attempts import Attempts, NotSentError, Watch, time_limit
+from aioretry._drivers.motor.checkup import PATIENCE, is_break, is_well
+from aioretry._drivers.port import AttemptCall, AttemptResult, Ending, ServerView
+from aioretry._drivers.threads import Job
+from aioretry.deadlines import Deadline
+
+# In seconds: a millisecond, and what may pass until PyMongo looks at the clock.
+_LEAST_TIME = 0.002
+
+
+class ThreadAttempt(Job):
+    """An attempt on its thread; it can be ended from another one while it waits for its answer.
+
+    Args:
+        attempts: What it has in common with the others.
+        call: What is tried.
+        deliver: Gets the result, on the thread.
+        run: Calls what it is given, in the context of the user's call.
+    """
+
+    __slots__ = ("_attempts", "_call", "_connection", "_guard")
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        call: AttemptCall,
+        deliver: Callable[[AttemptResult], None],
+        run: Callable[[Callable[[], None]], object],
+    ) -> None:
+        super().__init__(lambda: run(lambda: deliver(self._land())))
+        self._attempts = attempts
+        self._call = call
+        self._guard = threading.Lock()
+        self._connection: Any = None
+
+    def end(self) -> None:
+        """Have the thread give up what it waits for."""
+        with self._guard:
+            connection = self._connection
+            if connection is not None:
+                connection.cancel_context.cancel()
+                _hang_up(connection)
+
+    def _land(self) -> AttemptResult:
+        watch = Watch()
+        try:
+            return self._make(watch)
+        except BaseException as exc:  # noqa: BLE001 - whatever it is, the attempt lands
+            return self._attempts.conclude(self._call, watch, exc)
+
+    def _make(self, watch: Watch) -> AttemptResult:
+        call, attempts = self._call, self._attempts
+        try:
+            server = attempts.choose(call)
+            attempts.prepare(call, server)
+            reply = self._send(server)
+        except _AbandonedError as exc:
+            return attempts.conclude(call, watch, exc.error)
+        except _BrokenError as exc:
+            is_server_well = is_well(attempts.delegate, exc.view)
+            if not is_server_well:
+                attempts.learn_of(exc.error, exc.view, exc.connection)
+            return attempts.conclude(call, watch, exc.error, is_server_well=is_server_well)
+        except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
+            return attempts.conclude(call, watch, exc)
+        return attempts.conclude(call, watch, None, reply)
+
+    def _send(self, view: ServerView) -> dict[str, Any]:
+        # What PyMongo's own write path does once a server is selected, less its retry loop: its
+        # public `Database.command` retries by itself and can't be told which server to use.
+        call, attempts = self._call, self._attempts
+        server = attempts.driver_server(view)
+        held = call.lease.carry()
+        try:
+            session = held.open(has_sessions=view.has_sessions)
+            body = attempts.body(call, held)
+            if view.address not in attempts.view().writable:  # the race may have seen that before
+                raise NotSentError(Ending.NO_SERVER)
+            while not call.token.is_revoked:
+                checkout = attempts.delegate._checkout(server, session)
+                with time_limit(call.deadline, server), checkout as connection:
+                    if attempts.doubts.has(connection) and not self._answers(connection):
+                        continue  # with another one
+                    # A connection that was opened while its server changed its state believes for
+                    # good that there are no sessions, and PyMongo would then write without
+                    # protection.
+                    connection.supports_sessions = connection.supports_sessions or view.has_sessions
+                    if _has_time(call.deadline, server):
+                        reply = self._exchange(view, connection, body, session)
+                        if reply is not None:
+                            attempts.learn_of_concern(reply, view, connection)
+                            return reply
+                break
+            raise NotSentError(Ending.EXPIRED)
+        except _BrokenError:
+            attempts.doubts.add(server.pool)
+            raise
+        finally:
+            call.lease.drop()
+
+    def _answers(self, connection: Any) -> bool:
+        """Ask over a connection whether it is still one; it is closed if not."""
+        try:
+            with deadlines.fresh_timeout(PATIENCE):
+                connection.command("admin", {"ping": 1}, client=None, publish_events=False)
+        except ConnectionFailure:
+            return False
+        except OperationFailure:
+            pass  # it has answered
+        self._attempts.doubts.end(connection)
+        return True
+
+    def _exchange(
+        self, view: ServerView, connection: Any, body: dict[str, Any], session: Any
+    ) -> dict[str, Any] | None:
+        command = self._call.command
+        self._connection = connection
+        try:
+            if not self._call.token.begin_sending():
+                return None
+            with _admitting(connection, command):
+                return connection.command(  # type: ignore[no-any-return]
+                    command.database,
+                    body,
+                    codec_options=command.codec_options,
+                    session=session,
+                    client=self._attempts.delegate,
+                    user_fields=command.user_fields,
+                )
+        except ConnectionFailure as exc:
+            if session is not None:
+                session._server_session.mark_dirty()
+            if self.is_abandoned:
+                # It says nothing of a server that may be well by now; PyMongo must not learn of it.
+                raise _AbandonedError(exc) from exc
+            if is_break(exc):
+                raise _BrokenError(exc, view, connection) from exc
+            raise
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Be ended no longer; the connection may be somebody else's soon."""
+        with self._guard:
+            connection, self._connection = self._connection, None
+        if connection.cancel_context.cancelled:
+            connection.close_conn(None)
+
+
+class _AbandonedError(Exception):
+    """An attempt that nobody waits for any more was ended; never leaves this module."""
+
+    def __init__(self, error: ConnectionFailure) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _BrokenError(Exception):
+    """The connection broke; PyMongo is to learn of it later, or not; never leaves this module."""
+
+    def __init__(self, error: ConnectionFailure, view: ServerView, connection: Any) -> None:
+        super().__init__(error)
+        self.error = error
+        self.view = view
+        self.connection = connection
+
+
+def _hang_up(connection: Any) -> None:
+    # PyMongo looks at the context twice a second, and never while it sends.
+    end = getattr(connection.conn, "sock", connection.conn)
+    with contextlib.suppress(OSError, TypeError):  # it is closed; or none of the standard library's
+        # Not an SSL socket's own, which takes the encryption from under whoever uses it.
+        socket.socket.shutdown(end, socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
+    # PyMongo's `command` takes the largest document for the largest command; a bulk operation has
+    # looked at its documents one by one, and its commands may be as large as a message.
+    if not command.is_part:
+        yield
+        return
+    largest = connection.max_bson_size
+    connection.max_bson_size = connection.max_message_size
+    try:
+        yield
+    finally:
+        connection.max_bson_size = largest
+
+
+def _has_time(deadline: Deadline | None, server: Any) -> bool:
+    # PyMongo refuses by itself to send what can't be answered in time, but its error does not tell
+    # that nothing was sent; and below a millisecond it sends 0, which is no limit.
+    if deadline is None or not deadline.is_limited:
+        return True
+    round_trip_time: float = server.description.min_round_trip_time
+    return deadline.remaining() - round_trip_time > _LEAST_TIME

@@ -1,0 +1,75 @@
+"""What a client's options say."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pymongo
+
+from aioretry import deadlines
+from aioretry._drivers.port import DEFAULT_MAX_ADAPTIVE_RETRIES, Policy
+from aioretry.deadlines import Deadline
+
+
+def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
+    """Return what a client's options say about retries."""
+    options: Any = delegate.options
+    return Policy(
+        retry_writes=options.retry_writes,
+        # PyMongo has these two from 4.17 on.
+        max_adaptive_retries=getattr(options, "max_adaptive_retries", DEFAULT_MAX_ADAPTIVE_RETRIES),
+        overload_retargeting=getattr(options, "enable_overload_retargeting", False),
+    )
+
+
+def backs_off(delegate: pymongo.MongoClient[Any]) -> bool:
+    """Tell whether PyMongo retries overload errors by itself, as it does from 4.17 on."""
+    return hasattr(delegate.options, "max_adaptive_retries")
+
+
+def wrap_reads(
+    delegate: pymongo.MongoClient[Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Have a client make its reads by way of something else.
+
+    Args:
+        delegate: The client.
+        wrap: Is given what makes one read, and returns what is called in its place.
+    """
+    client: Any = delegate
+    client._retryable_read = wrap(client._retryable_read)
+
+
+def encrypts(delegate: pymongo.MongoClient[Any]) -> bool:
+    """Tell whether a client encrypts by itself what it sends (Client Side Encryption)."""
+    encrypter: Any = delegate._encrypter
+    return encrypter is not None and not encrypter._bypass_auto_encryption
+
+
+def surrounding_deadline() -> Deadline | None:
+    """Return the deadline of the surrounding ``pymongo.timeout()`` blocks, or None."""
+    end = deadlines.surrounding_end()
+    return None if end is None else Deadline(end)
+
+
+def timeout(delegate: pymongo.MongoClient[Any]) -> float | None:
+    """Return a client's ``timeoutMS`` in seconds, infinite if it is 0; None if it was not given."""
+    seconds = delegate.options.timeout
+    return math.inf if seconds == 0 else seconds
+
+
+def uses_more(delegate: pymongo.MongoClient[Any]) -> bool:
+    """Tell whether more than a plain connection is needed for a command.
+
+    To encrypt it or decrypt its reply, to be called by pools of connections, or to log in again in
+    the middle.
+    """
+    options: Any = delegate.options
+    pool: Any = options.pool_options
+    encrypter: Any = delegate._encrypter
+    credentials = pool._credentials
+    return (
+        encrypter is not None
+        or (pool._event_listeners is not None and pool._event_listeners.enabled_for_cmap)
+        or (credentials is not None and credentials.mechanism == "MONGODB-OIDC")
+    )

@@ -1,0 +1,106 @@
+"""What PyMongo knows of a deployment, as the port's plain values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pymongo
+from pymongo.server_description import ServerDescription
+from pymongo.server_selectors import any_server_selector
+from pymongo.server_type import SERVER_TYPE
+from pymongo.topology_description import TOPOLOGY_TYPE, TopologyDescription
+
+from aioretry._commands.command import Limits
+from aioretry._drivers.port import Address, ConnectionCounts, ServerKind, ServerView, TopologyView
+
+ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
+
+_KINDS = {
+    SERVER_TYPE.Standalone: ServerKind.STANDALONE,
+    SERVER_TYPE.RSPrimary: ServerKind.PRIMARY,
+    SERVER_TYPE.Mongos: ServerKind.MONGOS,
+    SERVER_TYPE.LoadBalancer: ServerKind.LOAD_BALANCER,
+}
+
+
+class Views:
+    """Looks at a client's deployment.
+
+    Args:
+        delegate: The client.
+    """
+
+    def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
+        self._delegate = delegate
+        options: Any = delegate.options
+        self._selector: ServerSelector = options.server_selector
+        self._latency_window: float = options.local_threshold_ms / 1000
+        self._latest = TopologyView({}, self._latency_window, source=None)
+
+    @property
+    def are_users(self) -> bool:
+        """Whether a function of the user's has a part in them."""
+        return self._selector is not any_server_selector
+
+    def look(self) -> TopologyView:
+        """Return what is known now.
+
+        Raises:
+            ConfigurationError: A server is too old or too new for the driver.
+        """
+        description = self._delegate.topology_description
+        if description is not self._latest.source or self.are_users:
+            description.check_compatible()
+            self._latest = self._view_of(description)
+        return self._latest
+
+    def _view_of(self, description: TopologyDescription) -> TopologyView:
+        servers = list(description.server_descriptions().values())
+        if description.topology_type in {TOPOLOGY_TYPE.Single, TOPOLOGY_TYPE.LoadBalanced}:
+            taking = [server for server in servers if server.is_server_type_known]
+        else:
+            taking = list(self._selector([server for server in servers if server.is_writable]))
+        views = {server.address: self._server_view_of(server) for server in taking}
+        return TopologyView(views, self._latency_window, source=description)
+
+    def _server_view_of(self, server: ServerDescription) -> ServerView:
+        version = server.topology_version
+        kind = _KINDS.get(server.server_type, ServerKind.OTHER)
+        timeout = server.logical_session_timeout_minutes
+        return ServerView(
+            address=server.address,
+            kind=kind,
+            max_wire_version=server.max_wire_version,
+            # Nobody asks a load balancer; the servers behind it have sessions.
+            has_sessions=timeout is not None or kind is ServerKind.LOAD_BALANCER,
+            topology_version=None if not version else (version["processId"], version["counter"]),
+            round_trip_time=server.round_trip_time or 0.0,
+            limits=Limits(
+                server.max_bson_size, server.max_message_size, server.max_write_batch_size
+            ),
+            operation_count=partial(self._operation_count, server.address),
+            source=server,
+            session_minutes=timeout,
+        )
+
+    def _operation_count(self, address: Address) -> int:
+        server: Any = self._delegate._get_topology().get_server_by_address(address)
+        return 0 if server is None else int(server.pool.operation_count)
+
+
+def connection_counts(delegate: pymongo.MongoClient[Any]) -> Mapping[Address, ConnectionCounts]:
+    """Return how many connections a client's pools have; no lock.
+
+    Args:
+        delegate: The client.
+    """
+    topology: Any = delegate._topology
+    if topology is None:  # nobody has looked up its servers yet
+        return {}
+    counts = {}
+    for address in topology.description.server_descriptions():
+        server: Any = topology.get_server_by_address(address)
+        if server is not None:
+            pool = server.pool
+            counts[address] = ConnectionCounts(pool.active_sockets, len(pool.conns))
+    return counts

@@ -1,0 +1,379 @@
+"""The port to a driver: what the rooms above need of it, as protocols and plain values."""
+
+import asyncio
+import enum
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import anyio
+from bson.binary import Binary
+
+from aioretry._commands.command import Command, Limits
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt
+
+T = TypeVar("T")
+DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
+
+Address: TypeAlias = tuple[str, int | None]
+
+_FIRST_RETRYING_WIRE_VERSION = 6  # MongoDB 3.6
+
+
+DEFAULT_MAX_ADAPTIVE_RETRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the client's options say about retries."""
+
+    retry_writes: bool = True
+    max_adaptive_retries: int = DEFAULT_MAX_ADAPTIVE_RETRIES
+    overload_retargeting: bool = False
+
+
+class ServerKind(enum.Enum):
+    """What a server that takes writes is."""
+
+    STANDALONE = enum.auto()
+    PRIMARY = enum.auto()
+    MONGOS = enum.auto()
+    LOAD_BALANCER = enum.auto()
+    OTHER = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """What the driver knew of a server at one moment."""
+
+    address: Address
+    kind: ServerKind
+    max_wire_version: int
+    has_sessions: bool
+    topology_version: tuple[object, int] | None
+    """Process id and counter, as the server last reported them."""
+
+    round_trip_time: float
+    """The average time of a heartbeat, in seconds."""
+
+    limits: Limits
+    operation_count: Callable[[], int] = field(repr=False, compare=False)
+    """Returns how many operations are using or awaiting its connections now."""
+
+    source: object = field(repr=False)
+    """The driver's description; another object means that the driver heard from the server."""
+
+    session_minutes: int | None = None
+    """How long the server remembers a session that is not used, in minutes, if that is known."""
+
+    @property
+    def can_retry_writes(self) -> bool:
+        """Whether it takes transaction ids (retryable-writes, "Supported Server Versions")."""
+        match self.kind:
+            case ServerKind.LOAD_BALANCER:
+                return True
+            case ServerKind.PRIMARY | ServerKind.MONGOS:
+                return self.has_sessions and self.max_wire_version >= _FIRST_RETRYING_WIRE_VERSION
+            case _:
+                return False
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyView:
+    """What the driver knew of a deployment at one moment."""
+
+    writable: Mapping[Address, ServerView]
+    """The servers that a write may go to."""
+
+    latency_window: float
+    """How much slower than the fastest a server may be to be chosen, in seconds."""
+
+    source: object = field(repr=False)
+    """The driver's description; its ``repr`` tells the whole story in an error message."""
+
+
+class Numbering(enum.Enum):
+    """Whether an attempt carries a transaction id."""
+
+    NEVER = enum.auto()
+    IF_SUPPORTED = enum.auto()
+    """A first attempt: without one on a server that can't retry writes."""
+
+    REQUIRED = enum.auto()
+    """A retry: it must not go to a server that can't retry writes."""
+
+
+class Ending(enum.Enum):
+    """How an attempt ended."""
+
+    REPLIED = enum.auto()
+    FAILED = enum.auto()
+    NO_SERVER = enum.auto()
+    """Nothing was tried: there is no server that takes writes."""
+
+    INELIGIBLE = enum.auto()
+    """Nothing was tried: the server can't retry writes, and this was a retry."""
+
+    UNPREPARED = enum.auto()
+    """Nothing was tried: what was to be sent could not be made."""
+
+    EXPIRED = enum.auto()
+    """Nothing was tried, or the attempt outlived the deadline and was left behind."""
+
+
+@dataclass(slots=True)
+class AttemptResult:
+    """What came of an attempt."""
+
+    ending: Ending
+    record: Attempt | None = None
+    """What the operation's history keeps; None if nothing was tried."""
+
+    server: ServerView | None = None
+    """The server as it was known before the attempt."""
+
+    numbered: bool = False
+    """Whether the command carried a transaction id."""
+
+    reason: Exception | None = None
+    """Why there was nothing to send."""
+
+    is_server_well: bool = False
+    """Whether the connection broke, but its server has answered after that as the one it was.
+
+    So it is as well if the time was over before it could answer.
+    """
+
+
+class Token:
+    """Who came first: the sending of a command, or the decision not to send it.
+
+    Shared by the event loop and the thread that makes the attempt, if one does. Once it is
+    *sending* it can't be revoked, and once it is *revoked* nothing is sent.
+    """
+
+    __slots__ = ("_decided", "is_sending")
+
+    def __init__(self) -> None:
+        self._decided = threading.Lock()
+        self.is_sending = False
+
+    def begin_sending(self) -> bool:
+        """Turn to *sending*; return False if it was decided before."""
+        if not self._decided.acquire(blocking=False):
+            return False
+        self.is_sending = True
+        return True
+
+    def revoke(self) -> bool:
+        """Turn to *revoked*; return False if it was decided before."""
+        return self._decided.acquire(blocking=False)
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether nothing will be sent; for whoever would send it."""
+        return self._decided.locked() and not self.is_sending
+
+
+class ServerSession(Protocol):
+    """A session of the server, held by an operation."""
+
+    def next_number(self) -> int:
+        """Take the next transaction number from the session's own counter."""
+        ...
+
+    def latest_number(self) -> int:
+        """Return the number that was taken last.
+
+        Raises:
+            InvalidOperation: The session was ended.
+        """
+        ...
+
+    def open(self, *, has_sessions: bool) -> Any:
+        """Return a session object of the driver over it, for one attempt.
+
+        None if it is an implicit one and the server has no sessions.
+        """
+        ...
+
+    def close(self, *, discard: bool) -> None:
+        """Give it back to the driver, which pools it unless it is to be discarded.
+
+        One that is discarded can still be used, and be given back later after all; it is ended when
+        nobody holds it any more.
+        """
+        ...
+
+
+class Lease(Protocol):
+    """An operation's hold on a server session, which begins with its first attempt."""
+
+    turn: anyio.Lock | None
+    """Held by the command that uses a session which others may use at the same time."""
+
+    @property
+    def session(self) -> ServerSession | None:
+        """The session, also after the end of the lease; None if no attempt has needed it."""
+        ...
+
+    def carry(self) -> ServerSession:
+        """Take part in the hold for one attempt; called by whoever makes it."""
+        ...
+
+    def drop(self) -> None:
+        """End taking part."""
+        ...
+
+
+class TransactionNumber(Protocol):
+    """The transaction number of one command, the same on every attempt."""
+
+    def take(self, session: ServerSession) -> int:
+        """Return it, taking it from the session's counter the first time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCounts:
+    """How the threads that carry a client's attempts are doing."""
+
+    threads: int
+    """How many threads there are."""
+
+    idle: int
+    """How many of them have nothing to do."""
+
+    queued: int
+    """How many attempts wait for their turn, for a connection or for a thread."""
+
+    abandoned: int
+    """How many threads carry an attempt that was given up because its server was deposed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionCounts:
+    """How many connections to one server a client's pool has."""
+
+    used: int
+    """How many carry something now, or are being opened."""
+
+    idle: int
+    """How many are open and have nothing to do."""
+
+
+@dataclass(slots=True)
+class AttemptCall:
+    """One attempt to be made."""
+
+    command: Command[Any]
+    lease: Lease
+    number: TransactionNumber
+    numbering: Numbering
+    deadline: Deadline | None
+    choose: Callable[[TopologyView], ServerView | None]
+    """Picks the server; called right before it is needed."""
+
+    token: Token = field(default_factory=Token)
+    server: ServerView | None = None
+    """Filled in by the driver once a server is chosen."""
+
+    numbered: bool = False
+    """Whether the command carries a transaction id; filled in with the server."""
+
+    is_waiting: bool = False
+    """Whether it waits for the server now, so that it may be given up and made again."""
+
+    carrier: Any = None
+    """What the driver knows the attempt by."""
+
+    @property
+    def address(self) -> Address | None:
+        """The server that was chosen, or None."""
+        return None if self.server is None else self.server.address
+
+
+class Driver(Protocol):
+    """What the coordinator needs of a driver."""
+
+    def view(self) -> TopologyView:
+        """Return what is known of the deployment; no I/O, no lock.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        ...
+
+    def attempt(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: AttemptCall,
+        deliver: Callable[[AttemptResult], None],
+    ) -> None:
+        """Make an attempt, and deliver its result in a later turn of the event loop.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        ...
+
+    def abandon(self, call: AttemptCall) -> bool:
+        """Have an attempt that is sending hold up nobody any more, and end soon.
+
+        Returns:
+            False if it must be waited for: it is ending, or too many were abandoned already.
+        """
+        ...
+
+    def time_out(self, call: AttemptCall) -> bool:
+        """End an attempt that is sending because its deadline is over.
+
+        Returns:
+            False if it ends by itself soon; True if its result was delivered.
+        """
+        ...
+
+    def counts(self) -> ThreadCounts:
+        """Return how the threads are doing that carry attempts."""
+        ...
+
+    def connections(self) -> Mapping[Address, ConnectionCounts]:
+        """Return how many connections there are to each server."""
+        ...
+
+    def start_probing(self) -> None:
+        """Make the driver look for a server, from now on and without waiting."""
+        ...
+
+    def stop_probing(self) -> None:
+        """Let the driver look as it likes."""
+        ...
+
+    def session(self) -> ServerSession:
+        """Lease a server session from the driver's pool; no I/O."""
+        ...
+
+    def session_of(self, session_id: Binary) -> ServerSession:
+        """Return a server session of a chosen id, which is never pooled; no I/O.
+
+        Args:
+            session_id: A UUID of version 4, of binary subtype 4.
+        """
+        ...
+
+    def abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort a transaction that was given up, however often that takes.
+
+        Args:
+            session: The driver's session that has it, and that nobody else uses any more.
+
+        Returns:
+            A future that is done after the first try; it never raises.
+        """
+        ...
+
+    def add_label(self, error: BaseException, label: str) -> None:
+        """Add a label to an error of the driver, so that ``has_error_label()`` tells it."""
+        ...

@@ -1,0 +1,159 @@
+"""Leases of server sessions: begun late, given back when the last attempt that has one ends."""
+
+import threading
+from collections.abc import Callable
+
+import anyio
+from pymongo.errors import InvalidOperation
+
+from aioretry._drivers.port import ServerSession
+from aioretry.errors import ResolveError
+
+
+class SessionLease:
+    """An operation's hold on one server session (sessions, "Implicit sessions").
+
+    The session is taken by the first attempt when it begins, so that whoever waits for a server or
+    for its turn holds none.
+
+    Args:
+        open_session: Takes the session.
+        turn: Held by each command for as long as it is under way, if the session is not the
+            operation's own.
+        is_asked: Whether it is for what was sent before, over a session that is not given back.
+    """
+
+    def __init__(
+        self,
+        open_session: Callable[[], ServerSession],
+        turn: anyio.Lock | None = None,
+        *,
+        is_asked: bool = False,
+    ) -> None:
+        self.turn = turn
+        self._open_session = open_session
+        # Guards what is below: threads carry and drop, the event loop finishes.
+        self._lock = threading.Lock()
+        self._session: ServerSession | None = None
+        self._carriers = 0
+        self._finished = False
+        self._in_doubt = False
+        self._is_asked = is_asked
+        self._is_given_back = False
+
+    @property
+    def session(self) -> ServerSession | None:
+        """The session, also after the end of the lease; None if no attempt has needed it."""
+        return self._session
+
+    @property
+    def is_given_back(self) -> bool:
+        """Whether others may write over the session by now."""
+        return self._is_given_back
+
+    def carry(self) -> ServerSession:
+        """Take part in the lease for one attempt.
+
+        Raises:
+            InvalidOperation: The operation has ended, so that nothing more may be sent for it.
+        """
+        with self._lock:
+            if self._finished:
+                raise InvalidOperation("the operation has ended")
+            if self._session is None:
+                self._session = self._open_session()
+            self._carriers += 1
+            return self._session
+
+    def drop(self) -> None:
+        """End taking part; the last one to leave a finished lease gives the session back."""
+        with self._lock:
+            self._carriers -= 1
+            self._close_if_unused()
+
+    def finish(self, *, discard: bool) -> None:
+        """End the operation's hold.
+
+        Args:
+            discard: Whether the session must not be leased again, because what was sent over it is
+                in doubt.
+        """
+        with self._lock:
+            self._finished = True
+            self._in_doubt = self._in_doubt or discard
+            self._close_if_unused()
+
+    def settle(self) -> None:
+        """Give the session back after all: what was in doubt over it was answered late."""
+        with self._lock:
+            self._in_doubt = False
+            self._close_if_unused()
+
+    def again(self) -> "SessionLease":
+        """Return a lease for what is to be asked once more over the same session.
+
+        Once that has begun, the session is leased to nobody else, however each of both ends.
+        """
+        return SessionLease(self._open_again, self.turn, is_asked=True)
+
+    def _open_again(self) -> ServerSession:
+        with self._lock:
+            if self._session is None:
+                raise AssertionError("nothing was sent over this lease")
+            if self._is_given_back:
+                raise ResolveError(
+                    "the write can't be resolved any more: its session was given back, because it "
+                    "was answered, or was never sent"
+                )
+            self._is_asked = True
+            return self._session
+
+    def _close_if_unused(self) -> None:
+        is_unused = self._finished and self._carriers == 0 and not self._is_given_back
+        if is_unused and self._session is not None:
+            self._is_given_back = not (self._in_doubt or self._is_asked)
+            self._session.close(discard=not self._is_given_back)
+
+
+def _refuse() -> ServerSession:
+    raise AssertionError("nothing is sent over this lease")
+
+
+NO_LEASE = SessionLease(_refuse)
+"""For what only waits."""
+
+
+class CommandNumber:
+    """The transaction number of one command: taken once, sent with every attempt."""
+
+    __slots__ = ("_number", "_session")
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._session: ServerSession | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether there is one."""
+        return self._number is not None
+
+    def is_latest_of(self, session: ServerSession) -> bool:
+        """Tell whether it was taken, and no other from the session's counter after it.
+
+        Raises:
+            InvalidOperation: The session was ended.
+        """
+        return self._number is not None and session.latest_number() == self._number
+
+    def take(self, session: ServerSession) -> int:
+        """Return the number, taking it from the session's counter the first time.
+
+        Raises:
+            InvalidOperation: It was taken from another session: a server would execute the command
+                again.
+        """
+        if self._number is None:
+            self._number, self._session = session.next_number(), session
+        elif session is not self._session:
+            raise InvalidOperation("a command was to be retried on another session")
+        return self._number

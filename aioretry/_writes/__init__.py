@@ -1,0 +1,1 @@
+"""What a caller holds: a write under way, and what came of it."""

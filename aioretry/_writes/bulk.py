@@ -1,0 +1,371 @@
+"""A bulk operation under way: its commands, one after the other."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from pymongo.errors import OperationFailure, WriteError
+from pymongo.results import BulkWriteResult
+
+from aioretry._commands.bulk import Bulk, no_result
+from aioretry._commands.bulk_arguments import Plan
+from aioretry._commands.error_codes import LABELS
+from aioretry._commands.replies import has_retryable_concern_error, says_time_is_over
+from aioretry._commands.statements import Batch
+from aioretry._drivers.port import Address
+from aioretry._retry.command_execution import Statement
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.monitoring import Watch
+from aioretry._retry.sessions import SessionLease
+from aioretry._retry.verdict import is_routers_denial, outcome_of_attempts
+from aioretry._writes.future import RunningWrite
+from aioretry._writes.resolve import CommandDoubt
+from aioretry._writes.single import tried_for
+from aioretry._writes.unclear_inserts import Inquiry, doubt_vague_replies, vagueness
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt, Outcome, PartialResult, ResolveError, attach
+
+T = TypeVar("T")
+
+
+class BulkRun(Generic[T]):
+    """A bulk operation under way: each of its commands is judged and retried on its own.
+
+    Args:
+        coordinator: Executes the commands.
+        plan: Makes the bulk operation.
+        lease: The session that it goes over.
+        deadline: When all of it has to be over, or None.
+        watch: Who is told of its attempts, or None.
+
+    Raises:
+        Exception: What the user gave can't be sent.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        plan: Plan[T],
+        lease: SessionLease,
+        deadline: Deadline | None,
+        watch: Watch | None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._watch = watch
+        self._plan = plan
+        self._lease = lease
+        self._deadline = deadline
+        self._statement: Statement | None = None
+        self._ended: list[Attempt] = []
+        self._asked: list[Attempt] = []
+        self._avoid: frozenset[Address] = frozenset()
+        self._count = 0
+        self._bulk = self._step()
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """The attempts of all commands, oldest first."""
+        latest = [] if self._statement is None else self._statement.attempts
+        return self._ended + latest + self._asked
+
+    async def run(self) -> T:
+        """Send all commands; return what the user awaits."""
+        while self._bulk is None:
+            await asyncio.sleep(0)
+            self._bulk = self._step()
+        bulk = self._bulk
+        while bulk.has_more:
+            await self._send_next(bulk)
+        return bulk.result()
+
+    def explain(self, exc: BaseException) -> bool:
+        """Say on an exception how the operation ended; return whether any of it is in doubt."""
+        statement, bulk = self._statement, self._bulk
+        if bulk is None:
+            return explain_unplanned(exc, self._count)
+        tried = "" if statement is None else tried_for(statement)
+        doubt = None
+        if statement is not None:
+            doubt = self._close(bulk, statement, exc)
+        partial_result = bulk.partial_result()
+        counts = bulk.counts()
+        attach(exc, _shared(bulk, counts), self.attempts, partial_result, doubt)
+        in_doubt = counts[Outcome.UNKNOWN] > 0
+        if statement is not None or in_doubt:
+            exc.add_note(_note(bulk, tried, counts))
+        return in_doubt
+
+    def _step(self) -> Bulk[T] | None:
+        try:
+            self._count = next(self._plan)
+        except StopIteration as stop:
+            bulk: Bulk[T] = stop.value
+            return bulk
+        return None
+
+    async def _send_next(self, bulk: Bulk[T]) -> None:
+        command = bulk.next_command()
+        self._statement = statement = self._coordinator.statement(
+            command, self._lease, self._deadline, self._watch
+        )
+        statement.avoid = self._avoid
+        batch = bulk.batch
+        failure = None
+        async with self._coordinator.turn_of(statement):
+            try:
+                reply = await self._coordinator.send(statement)
+            except OperationFailure as exc:
+                answer = None if batch is None else batch.answers.get(exc)
+                if answer is None:
+                    raise
+                # The last word was an answer after all, and becomes a part of the result.
+                reply, failure = answer, exc
+            reply = await self._inquiry(statement).complete(reply, failure)
+        self._merge(bulk, statement, reply, _outcome_of_denied(statement, bulk.batch))
+        if failure is not None and _ends_the_whole(statement, reply):
+            raise self._error_of(bulk, failure) from failure
+        deadline = self._deadline
+        if deadline is not None and deadline.is_limited and says_time_is_over(reply):
+            error = bulk.error()
+            raise self._coordinator.too_late(statement, error) from error
+
+    def _close(
+        self, bulk: Bulk[T], statement: Statement, exc: BaseException
+    ) -> CommandDoubt[T] | None:
+        """Note what is known of a command that is given up; return what can be resolved of it."""
+        attempts, command, batch = statement.attempts, statement.command, bulk.batch
+        bulk.stop_reading()
+        doubt_vague_replies(statement)
+        answers = [] if batch is None else _clear_answers(statement, batch)
+        outcome = outcome_of_attempts(
+            attempts,
+            # Of those it has an answer for, the answer tells.
+            holds_multi=command.holds_multi and not answers,
+            is_atomic=command.is_atomic,
+            is_sharded=statement.is_sharded,
+        )
+        if batch is not None and len(answers) < len(batch.answers):
+            outcome = Outcome.UNKNOWN
+        try:
+            if batch is not None and any(each.reply is not None for each in attempts):
+                self._merge_known(bulk, statement, batch)  # nobody has looked at it yet
+            elif answers:
+                bulk.merge(answers[-1], denied=outcome)
+            else:
+                bulk.give_up(outcome)
+                if batch is not None and outcome is Outcome.UNKNOWN:
+                    return BulkDoubt(
+                        self._coordinator,
+                        statement,
+                        result=lambda reply: self._resolve(bulk, statement, batch, reply, exc),
+                        explain=lambda again: self._explain_again(bulk, statement, batch, again),
+                    )
+        except Exception:  # noqa: BLE001 - the answer makes no sense
+            bulk.give_up(Outcome.UNKNOWN)
+        return None
+
+    def _resolve(
+        self,
+        bulk: Bulk[T],
+        statement: Statement,
+        batch: Batch,
+        reply: Mapping[str, Any],
+        exc: BaseException,
+    ) -> T:
+        """Add an answer that came after the end; return what the user would have awaited.
+
+        Raises:
+            ResolveError: Statements were left that were never sent.
+            OperationFailure: The answers amount to an error.
+        """
+        if not batch.is_merged:  # it may be resolved twice
+            bulk.take_up(batch)
+            self._merge_known(bulk, statement, batch, reply)
+        try:
+            return _whole_result(bulk, exc)
+        except Exception as error:
+            self.explain(error)
+            raise
+
+    def _explain_again(
+        self, bulk: Bulk[T], statement: Statement, batch: Batch, exc: BaseException
+    ) -> None:
+        if not batch.is_merged:
+            self._statement = statement
+            bulk.take_up(batch)
+        self.explain(exc)
+
+    def _merge_known(
+        self, bulk: Bulk[T], statement: Statement, batch: Batch, *replies: Mapping[str, Any]
+    ) -> None:
+        """Add all that is known of a command of which several attempts may have been answered."""
+        clear = _clear_answers(statement, batch)
+        denied = _outcome_of_denied(statement, batch)
+        if len(clear) < len(batch.answers):
+            denied = Outcome.UNKNOWN
+        reply = bulk.fullest(batch, [*clear, *_clear_replies(statement), *replies])
+        self._merge(bulk, statement, reply, denied)
+
+    def _merge(
+        self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any], denied: Outcome
+    ) -> None:
+        bulk.merge(reply, denied)
+        self._ended += statement.attempts + self._asked
+        self._asked = []
+        self._avoid = statement.avoid
+        self._statement = None
+
+    def _inquiry(self, statement: Statement) -> Inquiry:
+        return Inquiry(self._coordinator, statement, self._asked)
+
+    def _error_of(self, bulk: Bulk[T], answer: OperationFailure) -> OperationFailure:
+        error = bulk.error()
+        if error is None:
+            raise AssertionError("an answer that was an error, but for nobody")
+        for label in LABELS:
+            if answer.has_error_label(label):
+                self._coordinator.driver.add_label(error, label)
+        return error
+
+
+class BulkDoubt(CommandDoubt[T]):
+    """A command of a bulk operation whose outcome is unknown."""
+
+    def known_reply(self) -> Mapping[str, Any] | None:
+        """Return the answer if it came after the operation had ended, and says enough, or None."""
+        doubt_vague_replies(self.statement)
+        return super().known_reply()
+
+    async def execute(self, statement: Statement) -> Mapping[str, Any]:
+        """Send the command; return a reply that says what became of each statement."""
+        async with self._coordinator.turn_of(statement):
+            reply = await self._coordinator.send(statement)
+            return await Inquiry(self._coordinator, statement, []).complete(reply)
+
+
+class BulkWrite(RunningWrite[T]):
+    """A bulk operation that runs whether or not anybody awaits it."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        plan: Callable[[], Plan[T]],
+        lease: SessionLease,
+        deadline: Deadline | None,
+        watch: Watch | None = None,
+    ) -> None:
+        super().__init__(coordinator.loop, watch)
+        self._lease = lease
+        self._bulk_run: BulkRun[T] | None = None
+        try:
+            self._bulk_run = BulkRun(coordinator, plan(), lease, deadline, watch)
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
+            self._fail(exc)
+            return
+        self._run(self._bulk_run.run())
+
+    def _attempts(self) -> Sequence[Attempt]:
+        return [] if self._bulk_run is None else self._bulk_run.attempts
+
+    def _succeed(self, value: T) -> None:
+        self._lease.finish(discard=False)
+        self._end_well(value)
+
+    def _settle(self, exc: BaseException) -> None:
+        run = self._bulk_run
+        in_doubt = explain_unplanned(exc) if run is None else run.explain(exc)
+        self._lease.finish(discard=in_doubt)
+
+
+def explain_unplanned(exc: BaseException, count: int = 0) -> bool:
+    """Say on an exception that a bulk operation has done nothing; return False.
+
+    Args:
+        exc: The exception.
+        count: How many statements there are, if that is known.
+    """
+    outcomes = (Outcome.NOT_APPLIED,) * count
+    nothing = PartialResult(BulkWriteResult(no_result(), True), outcomes)
+    attach(exc, Outcome.NOT_APPLIED, [], nothing)
+    return False
+
+
+def _clear_answers(statement: Statement, batch: Batch) -> list[Mapping[str, Any]]:
+    """Return the replies that were taken for errors and say what became of each statement."""
+    return [
+        reply
+        for error, reply in batch.answers.items()
+        if vagueness(statement, reply, error) is None
+    ]
+
+
+def _clear_replies(statement: Statement) -> list[Mapping[str, Any]]:
+    """Return the other replies that do."""
+    replies = [attempt.reply for attempt in statement.attempts if attempt.reply is not None]
+    return [reply for reply in replies if vagueness(statement, reply) is None]
+
+
+def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:
+    if bulk.has_more:
+        raise ResolveError(
+            "the command in doubt is resolved, but other statements were never sent: "
+            "partial_result_of() tells each"
+        ) from exc
+    return bulk.result()
+
+
+def _ends_the_whole(statement: Statement, reply: Mapping[str, Any]) -> bool:
+    # A failed retry does. So does, with PyMongo, a write concern error that could be retried where
+    # retries are allowed.
+    was_retried = statement.retries is not None and statement.retries.retries > 0
+    return was_retried or has_retryable_concern_error(reply)
+
+
+def _outcome_of_denied(statement: Statement, batch: Batch | None) -> Outcome:
+    # As for a single write whose attempts were answered by a write error, if they were answered.
+    answers = {} if batch is None else batch.answers
+    return outcome_of_attempts(
+        [
+            _as_denied(attempt, answers, is_sharded=statement.is_sharded)
+            for attempt in statement.attempts
+        ],
+        is_atomic=statement.command.is_atomic,
+        is_sharded=statement.is_sharded,
+    )
+
+
+def _as_denied(
+    attempt: Attempt,
+    answers: Mapping[OperationFailure, Mapping[str, Any]],
+    *,
+    is_sharded: bool,
+) -> Attempt:
+    reply = attempt.reply
+    if reply is None and isinstance(attempt.error, OperationFailure):
+        reply = answers.get(attempt.error)
+    if reply is None:
+        return attempt
+    codes = [error.get("code") for error in reply.get("writeErrors", ())] if is_sharded else []
+    # One that says nothing of earlier sendings stands for all of them.
+    code = next((code for code in codes if not is_routers_denial(code)), None)
+    return replace(attempt, error=WriteError("", code), reply=None)
+
+
+def _shared(bulk: Bulk[Any], counts: Mapping[Outcome, int]) -> Outcome:
+    """Return the outcome that all statements have in common; of none, nothing is applied."""
+    match [outcome for outcome, count in counts.items() if count]:
+        case []:
+            return Outcome.NOT_APPLIED
+        case [Outcome.APPLIED] if bulk.has_unsent:
+            return Outcome.UNKNOWN
+        case [outcome]:
+            return outcome
+        case _:
+            return Outcome.UNKNOWN
+
+
+def _note(bulk: Bulk[Any], tried: str, counts: Mapping[Outcome, int]) -> str:
+    ended = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome)
+    note = f"aioretry: {bulk.operation} on {bulk.namespace}: statements: {ended}"
+    return f"{note}; the last command: {tried}" if tried else note

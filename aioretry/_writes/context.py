@@ -1,0 +1,161 @@
+"""The parts that the writes of one client share."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+from bson.binary import Binary
+from pymongo.errors import InvalidOperation
+
+from aioretry._drivers.port import (
+    Address,
+    ConnectionCounts,
+    Driver,
+    Policy,
+    ServerSession,
+    ThreadCounts,
+)
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.sessions import SessionLease
+from aioretry.deadlines import Deadline, current_deadline, detached
+from aioretry.errors import refusal
+from aioretry.events import Hook
+
+T = TypeVar("T")
+
+
+class WritePath:
+    """Puts the parts together, for the event loop that the client is used on."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        policy: Policy,
+        *,
+        get_loop: Callable[[], asyncio.AbstractEventLoop],
+        surrounding_deadline: Callable[[], Deadline | None],
+        user_session: Callable[[object], ServerSession],
+        server_selection_timeout: float,
+        timeout: float | None,
+        encrypts: bool,
+        hooks: tuple[Hook, ...],
+        most_waiting: int,
+    ) -> None:
+        self.encrypts = encrypts
+        self._driver = driver
+        self._timeout = timeout
+        self._policy = policy
+        self._get_loop = get_loop
+        self._surrounding_deadline = surrounding_deadline
+        self._user_session = user_session
+        self._server_selection_timeout = server_selection_timeout
+        self._hooks = hooks
+        self._most_waiting = most_waiting
+        self._coordinator: Coordinator | None = None
+
+        self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()
+
+    def coordinator(self) -> Coordinator:
+        """Return the coordinator of the client's event loop.
+
+        Raises:
+            InvalidOperation: Another loop is running.
+        """
+        loop = self._get_loop()
+        if _running_loop() not in {None, loop}:
+            raise refusal(
+                InvalidOperation(
+                    "this client is bound to another event loop, the one it was first used on; "
+                    "make one client for each event loop"
+                )
+            )
+        if self._coordinator is None or self._coordinator.loop is not loop:
+            self._coordinator = Coordinator(
+                self._driver,
+                loop,
+                self._policy,
+                server_selection_timeout=self._server_selection_timeout,
+                hooks=self._hooks,
+                deadline=self.deadline,
+                most_waiting=self._most_waiting,
+            )
+        return self._coordinator
+
+    def thread_counts(self) -> ThreadCounts:
+        """Return how the threads are doing that carry attempts."""
+        return self._driver.counts()
+
+    def connections(self) -> Mapping[Address, ConnectionCounts]:
+        """Return how many connections there are to each server."""
+        return self._driver.connections()
+
+    def abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort a transaction that was given up; the future is done after the first try."""
+        return self._driver.abort(session)
+
+    def close(self, patience: float) -> None:
+        """End what is under way, because the client is closed; from any thread.
+
+        Args:
+            patience: How long a command that was sent may wait for its answer, in seconds.
+        """
+        coordinator = self._coordinator
+        if coordinator is not None:
+            with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits any more
+                detached(coordinator.loop.call_soon_threadsafe, coordinator.close, patience)
+
+    def surrounding_deadline(self) -> Deadline | None:
+        """Return the nearest of the ``deadline()`` and ``pymongo.timeout()`` blocks, or None."""
+        ours, pymongos = current_deadline(), self._surrounding_deadline()
+        return ours if pymongos is None else pymongos.nearer(ours)
+
+    def deadline(self, seconds: float | None = None) -> Deadline | None:
+        """Return the deadline that an operation has to obey here, or None.
+
+        Args:
+            seconds: A limit from now on, or None. The surrounding deadline counts if it is nearer;
+                if there is neither, the client's ``timeoutMS`` from now on.
+        """
+        limit = self.surrounding_deadline()
+        if seconds is not None:
+            return Deadline.after(seconds).nearer(limit)
+        if limit is None and self._timeout is not None:
+            return Deadline.after(self._timeout)
+        return limit
+
+    def lease(self, session: object = None) -> SessionLease:
+        """Return a lease of an implicit session, or of one that the user started.
+
+        Whether that is a session of this client shows when it is first needed.
+        """
+        if session is None:
+            return SessionLease(self._driver.session)
+        return SessionLease(partial(self._user_session, session), self._turn_in(session))
+
+    def lease_of(self, session_id: Binary) -> SessionLease:
+        """Return a lease of a session whose id is chosen.
+
+        Args:
+            session_id: A UUID of version 4, of binary subtype 4.
+        """
+        return SessionLease(partial(self._driver.session_of, session_id))
+
+    def _turn_in(self, session: object) -> anyio.Lock | None:
+        # The server takes no transaction number below one that it has seen, and commands that are
+        # sent at the same time arrive in any order.
+        shared = getattr(session, "delegate", session)
+        try:
+            return self._turns.setdefault(shared, anyio.Lock(fast_acquire=True))
+        except TypeError:  # no session; its first use says so
+            return None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,160 @@
+"""What the writes of a client have in common as futures."""
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine, Generator, Sequence
+from typing import Any, TypeVar
+
+from aioretry._retry.monitoring import Watch
+from aioretry.errors import Attempt, Outcome, attach, copy_report
+
+T = TypeVar("T")
+
+
+class RunningWrite(asyncio.Future[T]):
+    """A write that is under way, whether or not anybody awaits it.
+
+    Args:
+        loop: The client's event loop.
+        watch: Who is told of its end, or None.
+    """
+
+    __slots__ = ("_cancelled_error", "_task", "watch")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: Watch | None) -> None:
+        super().__init__(loop=loop)
+        self.watch = watch
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled_error: asyncio.CancelledError | None = None
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Cancel the write: nothing more is sent for it."""
+        if self.done():
+            return False
+        if self._task is not None:
+            return self._task.cancel(msg)
+        error = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+        try:
+            self._abandon(error)
+            self._settle(error)
+        finally:  # whatever that raises, nobody waits for ever
+            self._cancelled_error = error
+            super().cancel(msg)
+            self._tell_end(error)
+        return True
+
+    def result(self) -> T:
+        """Return what the write gave, or raise what it ended with."""
+        if self._cancelled_error is not None:
+            raise self._cancelled_error
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        """Return what the write ended with, or None."""
+        if self._cancelled_error is not None:
+            raise self._cancelled_error
+        return super().exception()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            try:
+                yield from super().__await__()
+            except asyncio.CancelledError as exc:
+                if self.done() and exc is not self._cancelled_error:
+                    self._tell(exc)
+                raise
+        return self.result()
+
+    __iter__ = __await__
+
+    def _make_cancelled_error(self) -> asyncio.CancelledError:
+        # What asyncio.gather() raises; it is to answer outcome_of() too.
+        return self._cancelled_error or asyncio.CancelledError()
+
+    def _run(
+        self, coroutine: Coroutine[Any, Any, Any], context: contextvars.Context | None = None
+    ) -> None:
+        create = self.get_loop().create_task
+        try:
+            # Task factories need not know contexts.
+            self._task = create(coroutine) if context is None else context.run(create, coroutine)
+        except BaseException as exc:
+            coroutine.close()
+            self._fail(exc)
+            if not isinstance(exc, Exception):
+                raise
+            return
+        # Not a step of the task: one that is cancelled before it begins takes no step.
+        self._task.add_done_callback(self._end_with)
+
+    def _end_with(self, task: asyncio.Task[Any]) -> None:
+        self._task = None
+        try:
+            value = task.result()
+        except asyncio.CancelledError as exc:
+            try:
+                self._settle(exc)
+            finally:
+                self._cancelled_error = exc
+                super().cancel()
+                self._tell_end(exc)
+        except BaseException as exc:  # noqa: BLE001 - raised where the write is awaited
+            self._fail(exc)
+        else:
+            self._take(value)
+
+    def _take(self, value: Any) -> None:
+        """End with an answer, or with what goes wrong with it."""
+        try:
+            self._succeed(value)
+        except Exception as exc:
+            if self.done():
+                raise
+            self._fail(exc)
+
+    def _fail(self, exc: BaseException) -> None:
+        try:
+            self._settle(exc)
+        finally:  # whatever that raises, nobody waits for ever
+            self._end(exc)
+
+    def _end(self, exc: BaseException) -> None:
+        """End with an exception that says already how the write ended."""
+        if isinstance(exc, StopIteration):  # a future can't hold it
+            error = RuntimeError("StopIteration was raised")
+            error.__cause__ = exc
+            exc = error
+        self.set_exception(exc)
+        self._tell_end(exc)
+
+    def _end_well(self, result: T) -> None:
+        """End with what the user awaits."""
+        self.set_result(result)
+        self._tell_end(None)
+
+    def _tell_end(self, exc: BaseException | None) -> None:
+        if self.watch is not None:
+            self.watch.end(exc)
+
+    def _tell(self, exc: BaseException) -> None:
+        """Say on a cancellation how the write ended that whoever was cancelled awaited."""
+        error = self._cancelled_error or self.exception()
+        if error is None:
+            attach(exc, Outcome.APPLIED, self._attempts())
+        else:
+            copy_report(error, exc)
+
+    def _attempts(self) -> Sequence[Attempt]:
+        """Return what was tried for the write."""
+        raise NotImplementedError
+
+    def _abandon(self, reason: BaseException) -> None:
+        """Give up what is under way outside a task."""
+
+    def _succeed(self, value: Any) -> None:
+        """End with what the task gave."""
+        raise NotImplementedError
+
+    def _settle(self, exc: BaseException) -> None:
+        """Give back what the write holds, and say on the exception how it ended."""
+        raise NotImplementedError

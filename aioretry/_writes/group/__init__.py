@@ -1,0 +1,1 @@
+"""Group commit: inserts of many callers in one command."""

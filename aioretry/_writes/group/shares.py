@@ -1,0 +1,320 @@
+"""What came of a command for each of the inserts that travelled in it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from pymongo.errors import OperationFailure
+from pymongo.results import InsertOneResult
+
+from aioretry._commands.error_codes import (
+    MAX_TIME_EXPIRED,
+    no_retryable_writes,
+    says_no_retryable_writes,
+)
+from aioretry._commands.replies import alone, error_in, leaves_out
+from aioretry._retry.command_execution import Statement
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.monitoring import Watch
+from aioretry._retry.verdict import code_of, outcome_of_attempts
+from aioretry._writes.resolve import CommandDoubt
+from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
+from aioretry.errors import Attempt, Outcome, attach
+
+
+class Shares:
+    """Tells each insert of a command what it would have been told alone.
+
+    Args:
+        coordinator: Executes the command.
+        statement: The command.
+        answers: Replies that were taken for errors, so that the command may be sent again.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        statement: Statement,
+        answers: Mapping[BaseException, Mapping[str, Any]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._statement = statement
+        self._answers = answers
+        self._read: Mapping[str, Any] | None = None
+        self._denials: dict[int, Mapping[str, Any]] = {}
+        self._known: tuple[Mapping[str, Any] | None, int] | None = None
+        self._history: _History | None = None
+
+    def is_silent(self, reply: Mapping[str, Any], index: int) -> bool:
+        """Tell whether a reply does not say what became of an insert."""
+        if self.silence_in(reply) is None:
+            return False
+        if self._vagueness(reply) is None:
+            return index not in self._denials_in(reply)
+        numbers = numbers_in(reply, self._statement)
+        return numbers is None or index in numbers
+
+    def denial(self, index: int) -> Mapping[str, Any] | None:
+        """Return the latest reply if it says that an insert was refused, or None."""
+        reply = self._latest_reply()
+        if reply is None or index not in self._denials_in(reply) or self.is_silent(reply, index):
+            return None
+        return reply
+
+    def has_known_number(self, index: int) -> bool:
+        """Tell whether it is known by which number a server remembers an insert.
+
+        Servers before 5.0 give none to documents that they refuse at once, and only a reply tells
+        which these are.
+        """
+        reply = self._latest_reply()
+        if self._known is None or self._known[0] is not reply:
+            self._known = reply, unknown_from(self._statement, reply)
+        return index < self._known[1]
+
+    def error_in(
+        self, reply: Mapping[str, Any], index: int, inserted_id: object
+    ) -> Exception | None:
+        """Return the error that an insert gets by a reply, or None if it is acknowledged.
+
+        The error knows how the insert ended.
+
+        Args:
+            reply: The reply.
+            index: Which insert.
+            inserted_id: The ``_id`` of its document.
+        """
+        error = self._error_in(reply, index)
+        if error is None:
+            return None
+        attempts = [
+            replace(attempt, error=error, reply=None)
+            if self._reply_to(attempt) is reply
+            else self._as_alone(attempt, index)
+            for attempt in self._statement.attempts
+        ]
+        surfacing = self._surfacing(error)
+        self._attach(surfacing, attempts, self._outcome_of(attempts), index, inserted_id)
+        return surfacing
+
+    def explain(self, exc: BaseException, index: int, inserted_id: object) -> None:
+        """Say on an exception how an insert ended, by all that was tried."""
+        history = self._look_back()
+        if history.latest_reply is None:  # so that it is the same for all of them
+            attempts, outcome = history.attempts, history.outcome
+        else:
+            attempts = tuple(self._as_alone(attempt, index) for attempt in history.attempts)
+            outcome = self._outcome_of(attempts)
+        self._attach(exc, attempts, outcome, index, inserted_id)
+
+    def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
+        """Return what it takes to find out how an insert ended."""
+        whole = self._doubt(self._statement, index, inserted_id)
+        return ShareDoubt(self, whole, index, inserted_id)
+
+    def ask(
+        self, index: int, inserted_id: object, timeout: float | None, watch: Watch | None = None
+    ) -> Awaitable[Any]:
+        """Send one insert once more, under the number that it has in the command."""
+        statement = self._statement
+        if statement.command.statement_count > 1:
+            statement = self._alone(index)
+        return self._doubt(statement, index, inserted_id).resolve(timeout, watch)
+
+    def acknowledgement(self, index: int) -> Mapping[str, Any] | None:
+        """Return a reply to the command by which an insert is applied, or None."""
+        attempts = (self._as_alone(attempt, index) for attempt in self._statement.attempts)
+        return next((attempt.reply for attempt in attempts if attempt.reply is not None), None)
+
+    def silence_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
+        """Return an error if a reply says of some inserts neither that they are done nor why not.
+
+        Servers before 5.0 leave out the refused ones that stand before others, or name others for
+        them, when they are asked a second time.
+        """
+        count = self._statement.command.statement_count
+        if count > 1 and leaves_out(reply, count):
+            return silence(reply, count)
+        return self._vagueness(reply)
+
+    def _doubt(
+        self, statement: Statement, index: int, inserted_id: object
+    ) -> CommandDoubt[InsertOneResult]:
+        own = Shares(self._coordinator, statement, {})
+        return _PartDoubt(
+            self._coordinator,
+            statement,
+            answer_to_all=partial(self.acknowledgement, index),
+            result=lambda _: InsertOneResult(inserted_id, True),
+            explain=partial(own.explain, index=0, inserted_id=inserted_id),
+        )
+
+    def _alone(self, index: int) -> Statement:
+        whole = self._statement
+        (documents,) = whole.command.body["documents"]
+        body = {
+            **whole.command.body,
+            "documents": [documents.document(index)],
+            "stmtIds": [self._number_of(index)],
+        }
+        command = replace(
+            whole.command, body=body, error_in=error_in, statement_count=1, is_part=False
+        )
+        # An answer without a word of it says nothing of it.
+        attempts = [
+            self._as_alone(attempt, index)
+            for attempt in whole.history()
+            if not self._is_silent(attempt, index)
+        ]
+        return replace(whole, command=command, attempts=attempts, retries=None, flight=None)
+
+    def _vagueness(self, reply: Mapping[str, Any]) -> OperationFailure | None:
+        error = next((error for error, known in self._answers.items() if known is reply), None)
+        return vagueness(self._statement, reply, error)
+
+    def _number_of(self, index: int) -> int:
+        reply = self._latest_reply()
+        numbers = None if reply is None else numbers_in(reply, self._statement)
+        return index if numbers is None or index not in numbers else numbers.index(index)
+
+    def _latest_reply(self) -> Mapping[str, Any] | None:
+        return self._look_back().latest_reply
+
+    def _look_back(self) -> "_History":
+        # Once for all inserts, of which there may be thousands, as may be the attempts.
+        attempts = tuple(self._statement.attempts)
+        if self._history is None or self._history.attempts != attempts:
+            replies = map(self._reply_to, reversed(attempts))
+            latest = next((reply for reply in replies if reply is not None), None)
+            self._history = _History(attempts, latest, self._outcome_of(attempts))
+        return self._history
+
+    def _is_silent(self, attempt: Attempt, index: int) -> bool:
+        reply = self._reply_to(attempt)
+        return reply is not None and self.is_silent(reply, index)
+
+    def _outcome_of(self, attempts: Sequence[Attempt]) -> Outcome:
+        statement = self._statement
+        return outcome_of_attempts(
+            attempts,
+            is_atomic=statement.command.is_atomic,
+            is_sharded=statement.is_sharded,
+        )
+
+    def _attach(
+        self,
+        exc: BaseException,
+        attempts: Sequence[Attempt],
+        outcome: Outcome,
+        index: int,
+        inserted_id: object,
+    ) -> None:
+        doubt = self.doubt(index, inserted_id) if outcome is Outcome.UNKNOWN else None
+        attach(exc, outcome, attempts, doubt=doubt)
+
+    def _surfacing(self, error: OperationFailure) -> Exception:
+        if says_no_retryable_writes(error):
+            return no_retryable_writes(error)
+        deadline = self._statement.deadline
+        if code_of(error) == MAX_TIME_EXPIRED and deadline is not None and deadline.is_limited:
+            late = self._coordinator.too_late(self._statement, error)
+            late.__cause__ = error
+            return late
+        return error
+
+    def _reply_to(self, attempt: Attempt) -> Mapping[str, Any] | None:
+        if attempt.reply is not None or attempt.error is None:
+            return attempt.reply
+        return self._answers.get(attempt.error)
+
+    def _as_alone(self, attempt: Attempt, index: int) -> Attempt:
+        reply = self._reply_to(attempt)
+        if reply is None:
+            return attempt
+        error = self._error_in(reply, index)
+        return replace(attempt, error=error, reply=reply if error is None else None)
+
+    def _error_in(self, reply: Mapping[str, Any], index: int) -> OperationFailure | None:
+        if self.is_silent(reply, index):
+            return self.silence_in(reply)
+        error = error_in(alone(reply, self._denials_in(reply).get(index)))
+        if error is None:
+            return None
+        for label in reply.get("errorLabels", ()):
+            self._coordinator.driver.add_label(error, label)
+        return error
+
+    def _denials_in(self, reply: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+        if self._read is not reply:
+            self._denials = {error["index"]: error for error in reply.get("writeErrors", ())}
+            self._read = reply
+        return self._denials
+
+
+class _History(NamedTuple):
+    """What was tried for a command, and what it says of each insert if none was answered."""
+
+    attempts: tuple[Attempt, ...]
+    latest_reply: Mapping[str, Any] | None
+    outcome: Outcome
+
+
+class _PartDoubt(CommandDoubt[InsertOneResult]):
+    """An insert of a command, which may still be answered with the others."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        statement: Statement,
+        *,
+        answer_to_all: Callable[[], Mapping[str, Any] | None],
+        result: Callable[[Mapping[str, Any]], InsertOneResult],
+        explain: Callable[[BaseException], object],
+    ) -> None:
+        super().__init__(coordinator, statement, result=result, explain=explain)
+        self._answer_to_all = answer_to_all
+
+    def known_reply(self) -> Mapping[str, Any] | None:
+        """Return the answer if it came after the insert had ended, or None."""
+        known = self._answer_to_all()
+        if known is None and self.statement.command.statement_count == 1:
+            known = super().known_reply()
+        return known
+
+
+class ShareDoubt:
+    """An insert whose outcome is unknown, of several in a command.
+
+    Args:
+        shares: What is known of the command.
+        whole: The doubt about the command.
+        index: Which insert.
+        inserted_id: The ``_id`` of its document.
+    """
+
+    def __init__(
+        self,
+        shares: Shares,
+        whole: CommandDoubt[InsertOneResult],
+        index: int,
+        inserted_id: object,
+    ) -> None:
+        self._shares = shares
+        self._whole = whole
+        self._index = index
+        self._inserted_id = inserted_id
+
+    def why_unresolvable(self) -> str | None:
+        """Return why the insert can't be resolved, or None if it can."""
+        reason = self._whole.why_unresolvable()
+        if reason is None and not self._shares.has_known_number(self._index):
+            return (
+                "a document before it in its command may have been refused without a number, so "
+                "that nobody knows by which number the server remembers it"
+            )
+        return reason
+
+    def resolve(self, timeout: float | None) -> Awaitable[Any]:
+        """Send the insert once more, and none of the others."""
+        return self._shares.ask(self._index, self._inserted_id, timeout)

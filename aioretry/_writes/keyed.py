@@ -1,0 +1,224 @@
+"""The writes of an operation that has a key: what a source says of each comes before it is sent."""
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import ConfigurationError, InvalidOperation
+
+from aioretry._commands.command import Command
+from aioretry._drivers.port import Numbering, ServerKind
+from aioretry._retry.command_execution import Statement, trusted_seconds
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.monitoring import Watch
+from aioretry._writes.context import WritePath
+from aioretry._writes.single import explain, result_of
+from aioretry.deadlines import Deadline, deadline
+from aioretry.errors import Attempt, Outcome, attach
+from aioretry.sources import KeyedStatement, KnownReply, SessionId, StatementSource
+
+T = TypeVar("T")
+
+_FIRST_TELLING_WIRE_VERSION = 17  # MongoDB 6.0
+
+
+class KeyedWrites:
+    """The writes of one operation that has a key.
+
+    Args:
+        path: What the writes of the client share.
+        source: Says how each is to be sent.
+    """
+
+    def __init__(self, path: WritePath, source: StatementSource) -> None:
+        self._path = path
+        self._source = source
+        self._index = 0
+        self._has_failed = False
+        self.replayed: bool | None = None
+        """Whether the latest write was answered from memory; None if that can't be told."""
+
+    def identified(self, document: Any) -> Any:
+        """Give a document that has no ``_id`` the one that it has whenever this is repeated."""
+        if isinstance(document, MutableMapping) and not isinstance(document, RawBSONDocument):
+            document.setdefault("_id", self._source.new_id(self._index))
+        return document
+
+    async def write(
+        self,
+        coordinator: Coordinator,
+        build: Callable[[], Command[T]],
+        limit: Deadline | None,
+        attempts: list[Attempt],
+        watch: Watch | None,
+    ) -> T:
+        """Send a write as the source says, or take the reply that it knows.
+
+        Args:
+            coordinator: What sends it.
+            build: Makes the command.
+            limit: When it has to be done, or None.
+            attempts: Gets what was tried.
+            watch: Who is told of that, or None.
+
+        Raises:
+            InvalidOperation: An earlier write of the operation has failed.
+        """
+        if self._has_failed:
+            error = InvalidOperation(
+                "a write of this operation has failed; to go on, repeat the whole operation with "
+                "the same key"
+            )
+            # Else it would be told to have ended like the one that is being handled.
+            attach(error, Outcome.NOT_APPLIED, [])
+            raise error
+        self.replayed = None
+        try:
+            return await self._write(coordinator, build, limit, attempts, watch)
+        except BaseException:
+            self._has_failed = True
+            raise
+        finally:
+            self._index += 1
+
+    async def close(self, error: BaseException | None, limit: Deadline | None) -> None:
+        """End the operation.
+
+        Args:
+            error: What its block ended with, or None.
+            limit: When that has to be done, or None.
+        """
+        try:
+            async with deadline(None if limit is None else limit.remaining()):
+                await self._source.close(error, failed=self._has_failed)
+        except BaseException as exc:
+            if exc is not error:
+                doubt = self._source.in_doubt
+                attach(exc, Outcome.UNKNOWN if doubt else Outcome.NOT_APPLIED, [])
+            raise
+
+    async def _write(
+        self,
+        coordinator: Coordinator,
+        build: Callable[[], Command[T]],
+        limit: Deadline | None,
+        attempts: list[Attempt],
+        watch: Watch | None,
+    ) -> T:
+        try:
+            command = build()
+            trusted = await self._find_trusted(coordinator, command, limit, watch)
+            answer = await self._ask(command, limit, trusted)
+        except BaseException as exc:
+            attach(exc, Outcome.NOT_APPLIED, [])
+            raise
+        if isinstance(answer, KnownReply):
+            return self._take(command, answer)
+        try:
+            return await self._send(coordinator, command, limit, trusted, answer, attempts, watch)
+        finally:
+            self._source.end(answer)
+
+    async def _find_trusted(
+        self,
+        coordinator: Coordinator,
+        command: Command[Any],
+        limit: Deadline | None,
+        watch: Watch | None,
+    ) -> float:
+        if command.holds_multi:
+            raise InvalidOperation(
+                f"{command.operation} can't have a key: no server recognises it when it is repeated"
+            )
+        views = await coordinator.servers(command, limit, watch)
+        if not coordinator.retries_writes or not all(view.can_retry_writes for view in views):
+            raise ConfigurationError(
+                "a key needs retryable writes: a replica set or a sharded cluster, and a client "
+                "without retryWrites=false; nothing was sent"
+            )
+        return min(trusted_seconds(view.session_minutes) for view in views)
+
+    async def _ask(
+        self, command: Command[Any], limit: Deadline | None, trusted: float
+    ) -> SessionId | KnownReply:
+        statement = KeyedStatement(
+            self._index,
+            command.operation,
+            command.database,
+            command.collection,
+            {name: value for name, value in command.body.items() if name != "writeConcern"},
+            limit,
+            trusted,
+            self._path.encrypts,
+        )
+        async with deadline(None if limit is None else limit.remaining()):
+            return await self._source.begin(statement)
+
+    def _take(self, command: Command[T], known: KnownReply) -> T:
+        reply = _decode(command, known.raw)
+        error = command.error_in(reply)
+        if error is not None:
+            attach(error, Outcome.NOT_APPLIED, [])
+            raise error
+        self.replayed = known.replayed
+        return command.result(reply)
+
+    async def _send(
+        self,
+        coordinator: Coordinator,
+        command: Command[T],
+        limit: Deadline | None,
+        trusted: float,
+        answer: SessionId,
+        attempts: list[Attempt],
+        watch: Watch | None,
+    ) -> T:
+        if answer.age is not None and limit is not None:
+            # Its retries must not come when a server may have forgotten it.
+            limit = Deadline.after(max(0.0, trusted - answer.age)).nearer(limit)
+        lease = self._path.lease_of(answer.id)
+        statement = coordinator.statement(command, lease, limit, watch)
+        statement.numbering = Numbering.REQUIRED
+        if answer.age is not None:
+            statement.began_before(coordinator.loop.time(), answer.age)
+        in_doubt = False
+        try:
+            reply = await coordinator.execute(statement)
+        except BaseException as exc:
+            in_doubt = explain(exc, statement, coordinator) is Outcome.UNKNOWN
+            other = self._source.explain(exc) if isinstance(exc, Exception) else None
+            if other is None:
+                raise
+            raise other from exc
+        else:
+            self.replayed = _was_replayed(statement, reply)
+            result: T = result_of(statement, reply)
+            return result
+        finally:
+            lease.finish(discard=in_doubt)
+            attempts.extend(statement.attempts)
+
+
+def _was_replayed(statement: Statement, reply: Mapping[str, Any]) -> bool | None:
+    if reply.get("retriedStmtIds") or reply.get("retriedStmtId") is not None:
+        # By an earlier attempt of this call, or by another call: nobody can tell.
+        return None if any(attempt.sent for attempt in statement.attempts[:-1]) else True
+    server = statement.server
+    if server is None or server.kind is not ServerKind.PRIMARY:
+        return None
+    return False if server.max_wire_version >= _FIRST_TELLING_WIRE_VERSION else None
+
+
+def _decode(command: Command[Any], raw: bytes) -> Mapping[str, Any]:
+    # As the driver: the user's decoders are for the user's fields only.
+    options = command.codec_options
+    plain = options.with_options(type_registry=None)
+    if not command.user_fields:
+        return bson.decode(raw, plain)
+    fields: dict[str, Any] = dict(RawBSONDocument(raw))
+    for name in command.user_fields:
+        value = fields.get(name)
+        if isinstance(value, RawBSONDocument):
+            fields[name] = bson.decode(value.raw, options)
+    return fields

@@ -1,0 +1,205 @@
+"""Resolving a write whose outcome is unknown."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from pymongo.errors import InvalidOperation
+
+from aioretry._drivers.port import Numbering
+from aioretry._retry.command_execution import Statement
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.monitoring import Watch
+from aioretry._writes.future import RunningWrite
+from aioretry.deadlines import Deadline, validate_seconds
+from aioretry.errors import Attempt, Outcome, Report, ResolveError, report_of
+
+T = TypeVar("T")
+
+WITHOUT_ID = "it was sent without a transaction id, so that sending it again could write twice"
+_TOLD_EACH = "partial_result_of() tells how each statement ended"
+
+
+class CommandDoubt(Generic[T]):
+    """A command whose outcome is unknown, and what it takes to send it once more.
+
+    Args:
+        coordinator: What it was executed by.
+        statement: The command; its attempts are added to.
+        result: Turns a reply into what the user awaits.
+        explain: Says on an exception how the write ended after all.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        statement: Statement,
+        *,
+        result: Callable[[Mapping[str, Any]], T],
+        explain: Callable[[BaseException], object],
+    ) -> None:
+        self.statement = statement
+        self.result = result
+        self.explain = explain
+        self._coordinator = coordinator
+
+    def why_unresolvable(self) -> str | None:
+        """Return why the command can't be sent once more, or None if it can."""
+        if self.known_reply() is not None:
+            return None
+        statement, session = self.statement, self.statement.lease.session
+        if session is None or not statement.number.is_taken or statement.began is None:
+            return WITHOUT_ID
+        age, trusted = self._age(), statement.trusted_seconds
+        if age >= trusted:
+            return (
+                f"the server may have forgotten it: the first attempt began {age:.0f} s ago, and "
+                f"its transaction id can be relied on for {trusted:.0f} s"
+            )
+        try:
+            is_latest = statement.number.is_latest_of(session)
+        except InvalidOperation:
+            return "its session was ended"
+        if not is_latest or statement.lease.is_given_back:
+            return (
+                "its session was used for another write since, and a server remembers only the "
+                "latest write of a session"
+            )
+        return None
+
+    def resolve(self, timeout: float | None, watch: Watch | None = None) -> "Resolving[T]":
+        """Send the command once more.
+
+        Args:
+            timeout: How long this may take, in seconds, or None.
+            watch: The operation that this is a part of; None if it is one of its own.
+        """
+        deadline = self._coordinator.deadline(timeout)
+        if deadline is not None and self.statement.began is not None:
+            # Its retries must not come later than it could begin.
+            left = self.statement.trusted_seconds - self._age()
+            deadline = Deadline.after(left).nearer(deadline)
+        if watch is None:
+            watch = self._coordinator.watch("resolve", self.statement.command)
+        return Resolving(self, self._coordinator, deadline, watch)
+
+    def known_reply(self) -> Mapping[str, Any] | None:
+        """Return the answer if it came after the write had ended, or None."""
+        attempts = self.statement.attempts
+        return next((each.reply for each in attempts if each.reply is not None), None)
+
+    async def execute(self, statement: Statement) -> Mapping[str, Any]:
+        """Send the command; return the reply.
+
+        Args:
+            statement: The command, to be sent once more.
+        """
+        try:
+            return await self._coordinator.execute(statement)
+        except Exception:
+            known = self.known_reply()  # an earlier attempt was answered meanwhile
+            if known is None:
+                raise
+            return known
+
+    def _age(self) -> float:
+        return self.statement.age(self._coordinator.loop.time())
+
+
+class Resolving(RunningWrite[T]):
+    """A command that is sent once more, because nobody knows how it ended."""
+
+    def __init__(
+        self,
+        doubt: CommandDoubt[T],
+        coordinator: Coordinator,
+        deadline: Deadline | None,
+        watch: Watch | None,
+    ) -> None:
+        super().__init__(coordinator.loop, watch)
+        self._doubt = doubt
+        old = doubt.statement
+        self._lease = old.lease.again()
+        known = doubt.known_reply()
+        if known is not None:
+            self._succeed(known)
+            return
+        body = {name: value for name, value in old.command.body.items() if name != "writeConcern"}
+        command = replace(old.command, body=body)
+        statement = coordinator.statement(command, self._lease, deadline, watch)
+        statement.numbering = Numbering.REQUIRED
+        statement.number, statement.attempts = old.number, old.attempts
+        statement.began, statement.began_at = old.began, old.began_at
+        statement.server = old.server
+        self._run(doubt.execute(statement))
+
+    def _attempts(self) -> Sequence[Attempt]:
+        return self._doubt.statement.attempts
+
+    def _succeed(self, value: Any) -> None:
+        self._lease.finish(discard=True)
+        try:
+            result = self._doubt.result(value)
+        except Exception as exc:  # noqa: BLE001 - raised where it is awaited
+            self._end(exc)
+        else:
+            self._end_well(result)
+
+    def _settle(self, exc: BaseException) -> None:
+        self._doubt.explain(exc)
+        self._lease.finish(discard=True)
+
+
+async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+    """Find out how a write ended whose outcome is unknown, and apply it if it is not applied yet.
+
+    The same command is sent once more with the same transaction id, by which the server knows
+    whether it has executed it. Whatever had happened, it is applied once. It may be applied only
+    now, after writes that were made later. If the write itself was answered meanwhile, that answer
+    counts, and nothing is sent.
+
+    Args:
+        exc: As for :func:`outcome_of`; its outcome is ``UNKNOWN``.
+        timeout: How long this may take, in seconds, with retries as often as time allows. None
+            means the surrounding deadline, else the client's ``timeoutMS``, else one retry. It ends
+            in any case when the server may have forgotten the id.
+
+    Returns:
+        What the write would have returned.
+
+    Raises:
+        ResolveError: Nothing was sent: the exception does not come from a write of this library,
+            the outcome is known, the write had no transaction id (such as ``update_many``), its
+            session was used for another write since, or the server may have forgotten the id: it
+            remembers it for some 30 minutes, and this function counts on 25 from the first attempt,
+            or five sixths of ``logicalSessionTimeoutMinutes`` if that is less. Or it was an insert
+            of a group commit whose number a server before 5.0 keeps to itself. Or the write was a
+            bulk operation whose command in doubt is resolved now, and others of which were never
+            sent: :func:`partial_result_of` tells of each statement.
+        PyMongoError: What came of it this time. :func:`outcome_of` tells the outcome; if that is
+            still ``UNKNOWN``, this exception can be resolved in its turn.
+        TypeError: ``timeout`` is not a number.
+        ValueError: ``timeout`` is negative or NaN.
+    """
+    seconds = validate_seconds("timeout", timeout)
+    report = report_of(exc)
+    if report is None:
+        raise ResolveError(
+            "exc must be an exception that came out of a write of aioretry, "
+            f"not {type(exc).__name__}"
+        ) from exc
+    if report.outcome is not Outcome.UNKNOWN and report.doubt is None:
+        raise ResolveError(f"the outcome is known: {report.outcome.value}") from exc
+    reason = _why_no_doubt(report) if report.doubt is None else report.doubt.why_unresolvable()
+    if report.doubt is None or reason is not None:
+        raise ResolveError(f"the write can't be resolved: {reason}") from exc
+    return await report.doubt.resolve(seconds)
+
+
+def _why_no_doubt(report: Report) -> str:
+    partial_result = report.partial_result
+    if partial_result is None:
+        return WITHOUT_ID
+    if Outcome.UNKNOWN in partial_result.outcomes:
+        return f"each of its commands was answered; {_TOLD_EACH}"
+    return f"none of its statements is in doubt; {_TOLD_EACH}"

@@ -1,0 +1,172 @@
+"""A write of one command, from the user's call down to the coordinator."""
+
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from aioretry._commands.command import Command
+from aioretry._drivers.port import AttemptResult, Ending
+from aioretry._retry.command_execution import Flight, Statement
+from aioretry._retry.loop import Coordinator
+from aioretry._retry.monitoring import Watch
+from aioretry._retry.sessions import SessionLease
+from aioretry._retry.verdict import outcome_of_attempts
+from aioretry._writes.future import RunningWrite
+from aioretry._writes.resolve import CommandDoubt
+from aioretry.deadlines import Deadline
+from aioretry.errors import Attempt, Outcome, attach
+from aioretry.events import name_of
+
+T = TypeVar("T")
+
+_MOST_TOLD = 3  # of the first and of the last attempts each, in a note
+
+
+class Write(RunningWrite[T]):
+    """A write of one command.
+
+    The first attempt begins at once, and if it succeeds there is nothing more to it. Whatever else
+    happens is the coordinator's, in a task.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        build: Callable[[], Command[T]],
+        lease: SessionLease,
+        deadline: Deadline | None,
+        watch: Watch | None = None,
+    ) -> None:
+        super().__init__(coordinator.loop, watch)
+        self._coordinator = coordinator
+        self._lease = lease
+        # What goes on may be begun by a callback of somebody else's.
+        self._context = contextvars.copy_context()
+        self._statement: Statement | None = None
+        self._flight: Flight | None = None
+        try:
+            self._statement = coordinator.statement(build(), lease, deadline, watch)
+            if lease.turn is None and coordinator.can_launch(self._statement):
+                self._flight = coordinator.launch(self._statement, self._land)
+                return
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
+            self._fail(exc)
+            return
+        self._run(coordinator.execute(self._statement))
+
+    @property
+    def statement(self) -> Statement | None:
+        """The command, with its attempts; None if it could not be made."""
+        return self._statement
+
+    def _abandon(self, reason: BaseException) -> None:
+        if self._flight is not None:
+            self._flight.abandon(reason)
+
+    def _attempts(self) -> Sequence[Attempt]:
+        return [] if self._statement is None else self._statement.attempts
+
+    def _land(self, result: AttemptResult) -> None:
+        self._flight = None
+        if self._statement is None or self.done():
+            return
+        reply = None if result.record is None else result.record.reply
+        if result.ending is Ending.REPLIED and reply is not None:
+            self._take(reply)
+        else:
+            self._run(self._coordinator.execute(self._statement, result), self._context)
+
+    def _succeed(self, value: Any) -> None:
+        if self._statement is None:
+            raise AssertionError("a reply without a command")
+        self._lease.finish(discard=self._statement.leaves_doubt(value))
+        try:
+            result = result_of(self._statement, value)
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
+            self._end(exc)
+        else:
+            self._end_well(result)
+
+    def _settle(self, exc: BaseException) -> None:
+        outcome = explain(exc, self._statement, self._coordinator)
+        self._lease.finish(discard=outcome is Outcome.UNKNOWN)
+
+
+def result_of(statement: Statement, reply: Mapping[str, Any]) -> Any:
+    """Turn the reply of a successful write into what the user awaits.
+
+    Raises:
+        Exception: The reply is not what it should be; the write is applied all the same.
+    """
+    try:
+        return statement.command.result(reply)
+    except Exception as exc:
+        attach(exc, Outcome.APPLIED, statement.attempts)
+        raise
+
+
+def explain(exc: BaseException, statement: Statement | None, coordinator: Coordinator) -> Outcome:
+    """Say on an exception that leaves a write how the write ended.
+
+    Args:
+        exc: The exception.
+        statement: The command; None if there was none yet.
+        coordinator: What it was executed by.
+
+    Returns:
+        The outcome.
+    """
+    if statement is None:
+        attach(exc, Outcome.NOT_APPLIED, [])
+        return Outcome.NOT_APPLIED
+    attempts, command = statement.attempts, statement.command
+    outcome = outcome_of_attempts(
+        attempts,
+        holds_multi=command.holds_multi,
+        is_atomic=command.is_atomic,
+        is_sharded=statement.is_sharded,
+    )
+    doubt = None
+    if outcome is Outcome.UNKNOWN:
+        doubt = CommandDoubt(
+            coordinator,
+            statement,
+            result=partial(result_of, statement),
+            explain=lambda again: explain(again, statement, coordinator),
+        )
+    attach(exc, outcome, attempts, doubt=doubt)
+    if len(attempts) > 1 or outcome is Outcome.UNKNOWN:
+        exc.add_note(_note(statement, outcome))
+    return outcome
+
+
+def tried_for(statement: Statement) -> str:
+    """Return what was tried for a command, in less than one line."""
+    attempts = statement.attempts
+    left_out = len(attempts) - 2 * _MOST_TOLD
+    if left_out <= 0:
+        return "; ".join(map(_told, attempts))
+    first, last = attempts[:_MOST_TOLD], attempts[-_MOST_TOLD:]
+    return "; ".join([*map(_told, first), f"{left_out} more", *map(_told, last)])
+
+
+def _told(attempt: Attempt) -> str:
+    return f"{_host(attempt)} {_answer(attempt)} after {attempt.duration:.3f} s"
+
+
+def _note(statement: Statement, outcome: Outcome) -> str:
+    command, tried = statement.command, tried_for(statement)
+    return (
+        f"aioretry: {command.operation} on {command.namespace}: {tried}; outcome: {outcome.value}"
+    )
+
+
+def _host(attempt: Attempt) -> str:
+    return "no server" if attempt.address is None else name_of(attempt.address)
+
+
+def _answer(attempt: Attempt) -> str:
+    if attempt.error is not None:
+        return type(attempt.error).__name__
+    return "no answer" if attempt.reply is None else "success"

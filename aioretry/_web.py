@@ -194,7 +194,7 @@ def seconds_of(text: str) -> float:
     return float(text)
 
 
-class Limits:
+class RequestLimits:
     """How long requests may take.
 
     Args:

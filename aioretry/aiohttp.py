@@ -18,9 +18,9 @@ from aioretry._web import (
     REPLAYED_HEADER,
     TIMEOUT_HEADER,
     KeyOfRequest,
-    Limits,
     Parse,
     Problem,
+    RequestLimits,
     deadline_exceeded,
     digest_of,
     has_body,
@@ -116,7 +116,7 @@ def deadline_middleware(
         TypeError: An argument is of another type.
         ValueError: A number is out of range, or ``header`` is no name of a header field.
     """
-    limits = Limits(default, maximum, header, parse, grace)
+    limits = RequestLimits(default, maximum, header, parse, grace)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:

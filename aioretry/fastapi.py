@@ -22,9 +22,9 @@ from aioretry._web import (
     REPLAYED_HEADER,
     TIMEOUT_HEADER,
     KeyOfRequest,
-    Limits,
     Parse,
     Problem,
+    RequestLimits,
     deadline_exceeded,
     digest_of,
     has_body,
@@ -163,7 +163,7 @@ class DeadlineMiddleware:
         grace: float = 1.0,
     ) -> None:
         self._app = app
-        self._limits = Limits(default, maximum, header, parse, grace)
+        self._limits = RequestLimits(default, maximum, header, parse, grace)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""

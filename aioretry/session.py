@@ -22,7 +22,7 @@ from aioretry._retry.transactions import (
     RETRY_LIMIT,
     TRANSIENT,
     CommitAgain,
-    GiveUp,
+    Raise,
     RunAgain,
     TransactionRetries,
     errors_in,
@@ -227,7 +227,7 @@ async def _transact(
     def start() -> None:
         transaction.session.start_transaction(*options)
 
-    transaction = Transaction(
+    transaction = TransactionCall(
         session,
         start,
         callback,
@@ -240,7 +240,7 @@ async def _transact(
 
 
 @dataclass(slots=True)
-class Transaction(Generic[T]):
+class TransactionCall(Generic[T]):
     """One call of ``with_transaction``, or of :func:`run_transaction`.
 
     Args:
@@ -313,7 +313,7 @@ class Transaction(Generic[T]):
                 return None
             await anyio.sleep(decision.wait)
 
-    def _wait(self, decision: RunAgain | GiveUp, error: BaseException) -> float | None:
+    def _wait(self, decision: RunAgain | Raise, error: BaseException) -> float | None:
         if isinstance(decision, RunAgain):
             return decision.wait
         if decision.timed_out:

@@ -15,7 +15,7 @@ from pymongo.errors import (
 )
 from pymongo.results import BulkWriteResult
 
-from aioretry._commands.command import Command, Encode, Limits
+from aioretry._commands.command import Command, CommandLimits, Encode
 from aioretry._commands.encoded import EncodedDocuments
 from aioretry._commands.error_codes import no_retryable_writes, says_no_retryable_writes
 from aioretry._commands.replies import concern_error_document
@@ -205,7 +205,9 @@ class Bulk(Generic[T]):
         }
         return PartialResult(BulkWriteResult(merged, True), outcomes)
 
-    def _fill(self, command: Command[Any], batch: Batch, limits: Limits, encode: Encode) -> None:
+    def _fill(
+        self, command: Command[Any], batch: Batch, limits: CommandLimits, encode: Encode
+    ) -> None:
         run = self._runs[0]
         try:
             self._take(run, batch, limits, encode, self._target.size(command.body))
@@ -220,7 +222,9 @@ class Bulk(Generic[T]):
         command.body[batch.kind.field] = batch.encoded
         command.prepare = None  # it is done, and would keep what was sent alive
 
-    def _take(self, run: Run, batch: Batch, limits: Limits, encode: Encode, used: int) -> None:
+    def _take(
+        self, run: Run, batch: Batch, limits: CommandLimits, encode: Encode, used: int
+    ) -> None:
         room = limits.max_message_size - _OVERHEAD - used
         largest = limits.max_document_size + _OVERHEAD
         step, is_careful = self._step, False
@@ -313,7 +317,7 @@ def _fitting(sizes: list[int], room: int) -> int:
 
 
 def _refuse_too_large(
-    run: Run, batch: Batch, sizes: list[int], fitting: int, limits: Limits
+    run: Run, batch: Batch, sizes: list[int], fitting: int, limits: CommandLimits
 ) -> None:
     # The one that does not fit belongs to this command, unless others are in it already.
     sizes = sizes[: fitting + 1]

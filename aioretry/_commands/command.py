@@ -17,7 +17,7 @@ Encode: TypeAlias = Callable[[list[Mapping[str, Any]], CodecOptions[Any]], Encod
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CommandLimits:
     """How much one command may hold, as a server reports it."""
 
     max_document_size: int
@@ -60,7 +60,7 @@ class Command(Generic[T]):
     holds_multi: bool = False
     """Whether a statement in it may change several documents, so that it can't be numbered."""
 
-    prepare: Callable[[Limits, Encode], None] | None = None
+    prepare: Callable[[CommandLimits, Encode], None] | None = None
     """Completes the command for a server's limits; called before an attempt."""
 
     may_block: bool = False

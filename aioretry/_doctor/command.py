@@ -10,7 +10,7 @@ from pymongo.errors import ConfigurationError, PyMongoError
 
 from aioretry._doctor.facts import Facts
 from aioretry._doctor.gather import gather
-from aioretry._doctor.judge import Verdict, judge
+from aioretry._doctor.judge import Answer, judge
 from aioretry._doctor.report import json_of, text_of
 from aioretry._doctor.secrets import is_clear, without_secrets
 
@@ -65,13 +65,13 @@ def _tell(facts: Facts, *, as_json: bool) -> int:
     except Exception as exc:  # noqa: BLE001 - likewise
         return _give_up(exc)
     sys.stdout.write(text)
-    return judgement.verdict.value
+    return judgement.answer.value
 
 
 def _explain(exc: Exception, uri: str) -> int:
     why = f"{type(exc).__name__}: {without_secrets(str(exc), uri)}"
     if _is_of_dns(exc):
-        return _refuse(f"no server could be asked: {why}", Verdict.UNREACHABLE.value)
+        return _refuse(f"no server could be asked: {why}", Answer.UNREACHABLE.value)
     return _refuse(f"the connection string makes no client: {why}")
 
 

@@ -9,7 +9,7 @@ from aioretry._doctor.facts import Facts
 from aioretry._doctor.finding import Finding, Level
 
 
-class Verdict(enum.Enum):
+class Answer(enum.Enum):
     """The answer in one word; its value is the exit code."""
 
     CAN = 0
@@ -24,7 +24,7 @@ class Verdict(enum.Enum):
 class Judgement:
     """What is said of a deployment."""
 
-    verdict: Verdict
+    answer: Answer
     findings: tuple[Finding, ...]
 
 
@@ -45,18 +45,18 @@ def judge(facts: Facts) -> Judgement:
             "Check the hosts, the network, TLS and the credentials; nothing else is known.",
         )
         told = (finding, *about_client.ignored(facts.client))
-        return Judgement(Verdict.UNREACHABLE, told)
+        return Judgement(Answer.UNREACHABLE, told)
     findings = (
         *about_writes.findings(facts),
         *about_servers.findings(facts),
         *about_client.findings(facts),
     )
     ranked = sorted(findings, key=lambda finding: finding.level.value)
-    return Judgement(_verdict(ranked), tuple(ranked))
+    return Judgement(_answer(ranked), tuple(ranked))
 
 
-def _verdict(findings: Sequence[Finding]) -> Verdict:
+def _answer(findings: Sequence[Finding]) -> Answer:
     levels = {finding.level for finding in findings}
     if Level.PROBLEM in levels:
-        return Verdict.CANNOT
-    return Verdict.CAN_WITH_WARNINGS if Level.WARNING in levels else Verdict.CAN
+        return Answer.CANNOT
+    return Answer.CAN_WITH_WARNINGS if Level.WARNING in levels else Answer.CAN

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from aioretry._doctor.facts import Facts, Unknown
 from aioretry._doctor.finding import Finding, Level
-from aioretry._doctor.judge import Judgement, Verdict
+from aioretry._doctor.judge import Answer, Judgement
 
 SCHEMA: Final = 1
 
 _VERDICTS: Final = {
-    Verdict.CAN: "Writes can be retried here.",
-    Verdict.CAN_WITH_WARNINGS: "Writes can be retried here, but read the warnings.",
-    Verdict.CANNOT: "Writes can't be retried here.",
-    Verdict.UNREACHABLE: "No server could be asked.",
+    Answer.CAN: "Writes can be retried here.",
+    Answer.CAN_WITH_WARNINGS: "Writes can be retried here, but read the warnings.",
+    Answer.CANNOT: "Writes can't be retried here.",
+    Answer.UNREACHABLE: "No server could be asked.",
 }
 _MARKS: Final = {
     Level.PROBLEM: "PROBLEM",
@@ -28,7 +28,7 @@ _MARKS: Final = {
 
 def text_of(facts: Facts, judgement: Judgement) -> str:
     """Return it as people read it."""
-    lines = [_VERDICTS[judgement.verdict], *_servers(facts), ""]
+    lines = [_VERDICTS[judgement.answer], *_servers(facts), ""]
     for finding in judgement.findings:
         lines.append(f"{_MARKS[finding.level]:>8}  {finding.text}")
         if finding.advice is not None:
@@ -40,8 +40,8 @@ def json_of(facts: Facts, judgement: Judgement) -> str:
     """Return it as JSON: one object, whose ``schema`` grows if a name changes its meaning."""
     told = {
         "schema": SCHEMA,
-        "verdict": judgement.verdict.name.lower(),
-        "exit_code": judgement.verdict.value,
+        "verdict": judgement.answer.name.lower(),
+        "exit_code": judgement.answer.value,
         "findings": [_finding(finding) for finding in judgement.findings],
         "deployment": {
             name: plain(getattr(facts, name))

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import anyio
 from bson.binary import Binary
 
-from aioretry._commands.command import Command, Limits
+from aioretry._commands.command import Command, CommandLimits
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
 
@@ -58,7 +58,7 @@ class ServerView:
     round_trip_time: float
     """The average time of a heartbeat, in seconds."""
 
-    limits: Limits
+    limits: CommandLimits
     operation_count: Callable[[], int] = field(repr=False, compare=False)
     """Returns how many operations are using or awaiting its connections now."""
 
@@ -208,7 +208,7 @@ class ServerSession(Protocol):
         ...
 
 
-class Lease(Protocol):
+class HeldSession(Protocol):
     """An operation's hold on a server session, which begins with its first attempt."""
 
     turn: anyio.Lock | None
@@ -269,7 +269,7 @@ class AttemptCall:
     """One attempt to be made."""
 
     command: Command[Any]
-    lease: Lease
+    lease: HeldSession
     number: TransactionNumber
     numbering: Numbering
     deadline: Deadline | None

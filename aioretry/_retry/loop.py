@@ -257,7 +257,7 @@ class Coordinator:
                         "the server that takes writes now knows no transaction ids"
                     )
                 case Ending.UNPREPARED:
-                    raise _given(result.reason)
+                    raise _required(result.reason)
                 case Ending.EXPIRED:
                     raise self.too_late(statement) from statement.last_error()
                 case _:
@@ -441,7 +441,7 @@ def _nothing_sent(statement: Statement | None) -> str:
     return "nothing was sent"
 
 
-def _given(error: Exception | None) -> Exception:
+def _required(error: Exception | None) -> Exception:
     if error is None:
         raise AssertionError("a retry without an error before it")
     return error

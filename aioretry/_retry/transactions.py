@@ -35,15 +35,15 @@ class CommitAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class Raise:
     """End with the error."""
 
     timed_out: bool
     """Whether the time for retries is over; the error is then the cause of a timeout error."""
 
 
-_RAISE = GiveUp(timed_out=False)
-_TIME_OUT = GiveUp(timed_out=True)
+_RAISE = Raise(timed_out=False)
+_TIME_OUT = Raise(timed_out=True)
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class TransactionRetries:
     commits: int = 0
     """How often the latest commit was sent again."""
 
-    def after_callback(self, error: BaseException, *, time_left: float) -> RunAgain | GiveUp:
+    def after_callback(self, error: BaseException, *, time_left: float) -> RunAgain | Raise:
         """Say what follows from an error of the callback.
 
         Args:
@@ -78,7 +78,7 @@ class TransactionRetries:
 
     def after_commit(
         self, error: PyMongoError, *, time_left: float
-    ) -> RunAgain | CommitAgain | GiveUp:
+    ) -> RunAgain | CommitAgain | Raise:
         """Say what follows from an error of the commit.
 
         Args:
@@ -100,7 +100,7 @@ class TransactionRetries:
         # Under a deadline it is what the server, or PyMongo in its place, was given as a limit.
         return self.under_deadline and math.isfinite(time_left) and _is_max_time_expired(error)
 
-    def _run_again(self, time_left: float) -> RunAgain | GiveUp:
+    def _run_again(self, time_left: float) -> RunAgain | Raise:
         wait = self.random() * backoff(self.retries)
         if wait >= time_left:
             return _TIME_OUT
@@ -108,7 +108,7 @@ class TransactionRetries:
         self.commits = 0
         return RunAgain(wait)
 
-    def _commit_again(self, time_left: float) -> CommitAgain | GiveUp:
+    def _commit_again(self, time_left: float) -> CommitAgain | Raise:
         # The specification knows no pause here. A server that answers so without end would be asked
         # without end.
         wait = self.random() * backoff(self.commits - 1) if self.commits else 0.0

@@ -12,7 +12,7 @@ from aioretry import (
     RetryMotorDatabase,
     SessionId,
 )
-from aioretry.idempotent._durable_transaction import Request, TakenError, Transaction
+from aioretry.idempotent._durable_transaction import DurableTransaction, Request, TakenError
 from aioretry.idempotent._errors import IdempotencyConflict
 from aioretry.idempotent._keys_derived import Names
 from aioretry.idempotent._keys_records import Records, require_same
@@ -35,7 +35,7 @@ class DurableSource:
         self._records = records
         self._told: list[Request] = []
         self._stored: list[Any] | None = None
-        self._transaction: Transaction | None = None
+        self._transaction: DurableTransaction | None = None
 
     @property
     def in_doubt(self) -> bool:
@@ -97,10 +97,10 @@ class DurableSource:
         self, request: Request, records: RetryMotorCollection[dict[str, Any]]
     ) -> bytes:
         if self._transaction is None:
-            self._transaction = Transaction(self._database, records, self._names.record_id())
+            self._transaction = DurableTransaction(self._database, records, self._names.record_id())
         return await self._transaction.execute(request)
 
-    async def _commit(self, transaction: Transaction) -> None:
+    async def _commit(self, transaction: DurableTransaction) -> None:
         try:
             await transaction.commit()
         except TakenError:

@@ -55,7 +55,7 @@ class Request:
         }
 
 
-class Transaction:
+class DurableTransaction:
     """A record and some writes, all or none of which are applied.
 
     It runs in a task, by ``with_transaction()``. Where that begins anew, the writes that were

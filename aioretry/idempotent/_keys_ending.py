@@ -15,7 +15,7 @@ _MOST_AT_ONCE = 10_000
 _PATIENCE = 10.0
 
 
-class Ending:
+class SessionEnder:
     """Ends the sessions of one client once there are enough of them, or after a while.
 
     A session is worth nothing once its statement has been answered, but takes one of the places
@@ -85,13 +85,13 @@ class Endings:
     def __init__(self, most: int, after: float) -> None:
         self._most = most
         self._after = after
-        self._endings: dict[int, Ending] = {}
+        self._endings: dict[int, SessionEnder] = {}
 
-    def of(self, client: RetryClient[Any]) -> Ending:
+    def of(self, client: RetryClient[Any]) -> SessionEnder:
         """Return that of a client."""
         found = self._endings.get(id(client))
         if found is None:
-            found = Ending(client, self._most, self._after)
+            found = SessionEnder(client, self._most, self._after)
             self._endings[id(client)] = found
             weakref.finalize(client, self._endings.pop, id(client), None)
         return found

@@ -8,7 +8,7 @@ from pymongo.errors import OperationFailure
 from aioretry import KeyedStatement, RetryMotorDatabase, SessionId
 from aioretry.idempotent._errors import IdempotencyConflict
 from aioretry.idempotent._keys_derived import Names
-from aioretry.idempotent._keys_ending import Ending
+from aioretry.idempotent._keys_ending import SessionEnder
 from aioretry.idempotent._keys_rate import Rate
 from aioretry.idempotent._keys_records import Records, remember
 
@@ -31,7 +31,7 @@ class NativeSource:
     caller: str
     """Whose turns it takes."""
 
-    ending: Ending
+    ending: SessionEnder
 
     @property
     def in_doubt(self) -> bool:

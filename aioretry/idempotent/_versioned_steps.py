@@ -13,8 +13,8 @@ from aioretry.errors import attach
 from aioretry.idempotent._canonical import content_hash, snapshot
 from aioretry.idempotent._repeat import RunNoMore
 from aioretry.idempotent._versions import (
+    Comparison,
     Fields,
-    Verdict,
     Version,
     VersionConflict,
     Versioned,
@@ -166,15 +166,15 @@ class Steps:
         is_equal = version is not None and version.hash == save.new.hash
         reply_lost = lost is not None and save.changes
         match judge(version, save.held, save.new, reply_lost=reply_lost):
-            case Verdict.SAVED if stored is not None:
+            case Comparison.SAVED if stored is not None:
                 return self.found(stored, written=True)
-            case Verdict.EQUAL | Verdict.IN_DOUBT if (
+            case Comparison.EQUAL | Comparison.IN_DOUBT if (
                 save.accept_equal and is_equal and stored is not None
             ):
                 return self.found(stored)
-            case Verdict.BEHIND:
+            case Comparison.BEHIND:
                 raise _unwritten(AutoReconnect(_BEHIND))
-            case Verdict.IN_DOUBT if lost is not None:
+            case Comparison.IN_DOUBT if lost is not None:
                 lost.add_note(_IN_DOUBT)
                 raise RunNoMore(lost)
         # What is stored follows from what was held, and not by this save.

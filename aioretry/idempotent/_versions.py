@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo.errors import PyMongoError
 
-__all__ = ["Fields", "Verdict", "Version", "VersionConflict", "Versioned", "judge", "stamp_of"]
+__all__ = ["Comparison", "Fields", "Version", "VersionConflict", "Versioned", "judge", "stamp_of"]
 
 _HASH = re.compile(r"sha1:[0-9a-f]{40}|sha256:[0-9a-f]{64}")
 _BARE_SHA1 = re.compile(r"[0-9a-f]{40}")
@@ -166,7 +166,7 @@ class Version:
         return (self.hash, self.saves) == (other.hash, other.saves)
 
 
-class Verdict(enum.Enum):
+class Comparison(enum.Enum):
     """What a compare-and-swap that found nothing means."""
 
     SAVED = enum.auto()
@@ -185,7 +185,7 @@ class Verdict(enum.Enum):
     """Somebody else was first."""
 
 
-def judge(stored: Version | None, held: Version, new: Version, *, reply_lost: bool) -> Verdict:
+def judge(stored: Version | None, held: Version, new: Version, *, reply_lost: bool) -> Comparison:
     """Tell what the stored version means for a save.
 
     Args:
@@ -195,14 +195,14 @@ def judge(stored: Version | None, held: Version, new: Version, *, reply_lost: bo
         reply_lost: Whether an earlier attempt may have been applied.
     """
     if stored is None:
-        return Verdict.IN_DOUBT if reply_lost else Verdict.CONFLICT
+        return Comparison.IN_DOUBT if reply_lost else Comparison.CONFLICT
     if new.saves[0] in stored.saves:
-        return Verdict.SAVED
+        return Comparison.SAVED
     if stored.is_same(held):
-        return Verdict.BEHIND
+        return Comparison.BEHIND
     if reply_lost and held.saves[0] not in stored.saves:
-        return Verdict.IN_DOUBT
-    return Verdict.EQUAL if stored.hash == new.hash else Verdict.CONFLICT
+        return Comparison.IN_DOUBT
+    return Comparison.EQUAL if stored.hash == new.hash else Comparison.CONFLICT
 
 
 def stamp_of(purpose: str, key: str, *parts: str) -> str:

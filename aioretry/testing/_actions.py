@@ -70,7 +70,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Observe:
     """Nothing is done; it is counted."""
 
 
@@ -94,7 +94,7 @@ Action = (
     | Error
     | WriteConcernError
     | Slow
-    | Watch
+    | Observe
     | RefuseConnections
     | Partition
 )

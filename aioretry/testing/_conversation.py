@@ -17,9 +17,9 @@ from aioretry.testing._actions import (
     DropRequest,
     Error,
     Hang,
+    Observe,
     Slow,
     TruncateReply,
-    Watch,
     WriteConcernError,
     is_retryable,
     is_state_change,
@@ -239,7 +239,7 @@ class Conversation:
                     return [*steps, *answer, *_news(body)]
                 case Slow(bytes_per_second) if fault.strike():
                     speed = min(speed or bytes_per_second, bytes_per_second)
-                case Watch():
+                case Observe():
                     fault.strike()
         if answered:
             self._pending.append(replace(pending, bytes_per_second=speed))

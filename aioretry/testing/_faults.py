@@ -13,11 +13,11 @@ from aioretry.testing._actions import (
     DropRequest,
     Error,
     Hang,
+    Observe,
     Partition,
     RefuseConnections,
     Slow,
     TruncateReply,
-    Watch,
     WriteConcernError,
 )
 from aioretry.testing._fault import Fault, FaultList, FaultNotFiredError, Filter
@@ -298,7 +298,7 @@ class Faults:
             ValueError: an argument is out of its range.
         """
         only.setdefault("times", None)
-        return self._arm(Watch(), commands, **only)
+        return self._arm(Observe(), commands, **only)
 
     def refuse_connections(
         self,

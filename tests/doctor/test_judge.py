@@ -15,7 +15,7 @@ from aioretry._doctor.facts import (
     Unknown,
 )
 from aioretry._doctor.finding import Level
-from aioretry._doctor.judge import Verdict, judge
+from aioretry._doctor.judge import Answer, judge
 from aioretry._doctor.report import json_of, text_of
 
 NOT_ALLOWED = Unknown("needs the role clusterMonitor")
@@ -147,7 +147,7 @@ def findings(facts, level):
 def test_a_good_deployment():
     """Writes can be retried, and there is nothing to change."""
     judgement = judge(WELL)
-    assert Verdict.CAN is judgement.verdict
+    assert Answer.CAN is judgement.answer
     assert {Level.OK, Level.NOTE} == {finding.level for finding in judgement.findings}
     assert not [finding for finding in judgement.findings if finding.advice]
 
@@ -157,7 +157,7 @@ def test_problems(name):
     """Each makes it impossible."""
     facts, finding = PROBLEMS[name]
     assert [finding] == findings(facts, Level.PROBLEM)
-    assert Verdict.CANNOT is judge(facts).verdict
+    assert Answer.CANNOT is judge(facts).answer
 
 
 @pytest.mark.parametrize("name", WARNINGS)
@@ -166,7 +166,7 @@ def test_warnings(name):
     facts, finding = WARNINGS[name]
     assert [finding] == findings(facts, Level.WARNING)
     judgement = judge(facts)
-    assert Verdict.CAN_WITH_WARNINGS is judgement.verdict
+    assert Answer.CAN_WITH_WARNINGS is judgement.answer
     assert all(each.advice for each in judgement.findings if each.level is Level.WARNING)
 
 
@@ -175,7 +175,7 @@ def test_what_is_unknown_is_said(name):
     """It says why, and makes nothing worse."""
     facts, finding = UNKNOWNS[name]
     assert [finding] == findings(facts, Level.UNKNOWN)
-    assert Verdict.CAN is judge(facts).verdict
+    assert Answer.CAN is judge(facts).answer
     assert "needs the role clusterMonitor" in text_of(facts, judge(facts))
 
 
@@ -186,7 +186,7 @@ def test_good_write_concerns(concern):
     """The w that is not named is the deployment's default; a count may be a majority."""
     facts = with_client(write_concern=concern)
     assert "write-concern" in findings(facts, Level.OK)
-    assert Verdict.CAN is judge(facts).verdict
+    assert Answer.CAN is judge(facts).answer
 
 
 @pytest.mark.parametrize("w", [{"dc": 1}, "disks"])
@@ -197,14 +197,14 @@ def test_write_concerns_by_tags(w):
         with_client(write_concern={"w": w}),
     ):
         assert ["write-concern"] == findings(facts, Level.UNKNOWN)
-        assert Verdict.CAN is judge(facts).verdict
+        assert Answer.CAN is judge(facts).answer
 
 
 def test_hidden_members():
     """They are noted, because nobody asked them."""
     facts = replace(WELL, config=replace(CONFIG, hidden=1))
     assert "hidden-members" in findings(facts, Level.NOTE)
-    assert Verdict.CAN is judge(facts).verdict
+    assert Answer.CAN is judge(facts).answer
 
 
 def test_routers():
@@ -212,7 +212,7 @@ def test_routers():
     facts = Facts(
         CLIENT, "sharded", members=(MONGOS,), default_write_concern={"w": "majority"}, config=None
     )
-    assert Verdict.CAN is judge(facts).verdict
+    assert Answer.CAN is judge(facts).answer
     assert "shards" in findings(facts, Level.NOTE)
 
 
@@ -220,7 +220,7 @@ def test_unreachable():
     """Then nothing else is said."""
     facts = Facts(CLIENT, "unknown", problem="refused")
     judgement = judge(facts)
-    assert (Verdict.UNREACHABLE, 1) == (judgement.verdict, len(judgement.findings))
+    assert (Answer.UNREACHABLE, 1) == (judgement.answer, len(judgement.findings))
 
 
 @pytest.mark.parametrize("error", [0.5, 100.0])

@@ -244,7 +244,7 @@ class TestRetries:
                 [transaction] = [
                     task
                     for task in asyncio.all_tasks()
-                    if task.get_coro().__qualname__ == "Transaction._run"
+                    if task.get_coro().__qualname__ == "DurableTransaction._run"
                 ]
                 transaction.add_done_callback(lambda _: own.cancel())
 

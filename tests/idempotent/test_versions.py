@@ -3,7 +3,7 @@
 import pytest
 
 from aioretry.idempotent import VersionConflict, Versioned
-from aioretry.idempotent._versions import Fields, Verdict, Version, judge, stamp_of
+from aioretry.idempotent._versions import Comparison, Fields, Version, judge, stamp_of
 
 SHA1 = "a" * 40
 SHA256 = "sha256:" + "b" * 64
@@ -87,13 +87,13 @@ class TestJudge:
     @pytest.mark.parametrize(
         ("stored", "verdict"),
         [
-            (NEW, Verdict.SAVED),
-            (version("d", "c", "b"), Verdict.SAVED),
-            (version("c", "b", "a", hash=OTHER), Verdict.SAVED),
-            (HELD, Verdict.BEHIND),
-            (version("a", hash="sha256:" + "d" * 64), Verdict.CONFLICT),  # a key that came back
-            (version("c", "a", hash=OTHER), Verdict.EQUAL),
-            (version("d", "c", "a"), Verdict.CONFLICT),
+            (NEW, Comparison.SAVED),
+            (version("d", "c", "b"), Comparison.SAVED),
+            (version("c", "b", "a", hash=OTHER), Comparison.SAVED),
+            (HELD, Comparison.BEHIND),
+            (version("a", hash="sha256:" + "d" * 64), Comparison.CONFLICT),  # a key that came back
+            (version("c", "a", hash=OTHER), Comparison.EQUAL),
+            (version("d", "c", "a"), Comparison.CONFLICT),
         ],
     )
     def test_what_is_certain(self, stored, verdict, reply_lost):
@@ -103,16 +103,16 @@ class TestJudge:
     def test_too_much_was_saved(self):
         """Beyond, a lost reply leaves it open, and nothing else does."""
         stored = version("f", "e", "d")
-        assert Verdict.CONFLICT is judge(stored, self.HELD, self.NEW, reply_lost=False)
-        assert Verdict.IN_DOUBT is judge(stored, self.HELD, self.NEW, reply_lost=True)
+        assert Comparison.CONFLICT is judge(stored, self.HELD, self.NEW, reply_lost=False)
+        assert Comparison.IN_DOUBT is judge(stored, self.HELD, self.NEW, reply_lost=True)
         equal = version("f", "e", "d", hash=OTHER)
-        assert Verdict.EQUAL is judge(equal, self.HELD, self.NEW, reply_lost=False)
-        assert Verdict.IN_DOUBT is judge(equal, self.HELD, self.NEW, reply_lost=True)
+        assert Comparison.EQUAL is judge(equal, self.HELD, self.NEW, reply_lost=False)
+        assert Comparison.IN_DOUBT is judge(equal, self.HELD, self.NEW, reply_lost=True)
 
     def test_is_gone(self):
         """A document that is gone may have been deleted after it was saved."""
-        assert Verdict.CONFLICT is judge(None, self.HELD, self.NEW, reply_lost=False)
-        assert Verdict.IN_DOUBT is judge(None, self.HELD, self.NEW, reply_lost=True)
+        assert Comparison.CONFLICT is judge(None, self.HELD, self.NEW, reply_lost=False)
+        assert Comparison.IN_DOUBT is judge(None, self.HELD, self.NEW, reply_lost=True)
 
 
 class TestStamps:

@@ -14,7 +14,7 @@ from pymongo.errors import (
 from aioretry import DeadlineExceeded, RetryClient, deadline
 from aioretry._retry.transactions import RETRY_LIMIT, TransactionRetries
 from aioretry.deadlines import Deadline
-from aioretry.session import Transaction
+from aioretry.session import TransactionCall
 
 TRANSIENT = "TransientTransactionError"
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
@@ -160,7 +160,7 @@ class Clock:
 
 def transaction(session, callback, clock, random=lambda: 0.0):
     """A call of `with_transaction` whose time is the test's."""
-    return Transaction(
+    return TransactionCall(
         session,
         session.start_transaction,
         callback,

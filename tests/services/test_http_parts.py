@@ -23,8 +23,8 @@ import aioretry.fastapi as for_fastapi
 from aioretry import DeadlineExceeded, Outcome, PartialResult, RetryClient
 from aioretry._web import (
     KeyOfRequest,
-    Limits,
     Problem,
+    RequestLimits,
     digest_of,
     joined,
     key_of,
@@ -43,7 +43,7 @@ BUSY = {"errorLabels": ["SystemOverloadedError", "RetryableError"]}
 
 def limits(default=5.0, maximum=30.0, header="X-Time", parse=seconds_of, grace=1.0):
     """Limits, most of which don't matter."""
-    return Limits(default, maximum, header, parse, grace)
+    return RequestLimits(default, maximum, header, parse, grace)
 
 
 @pytest.mark.parametrize("module", [for_aiohttp, for_fastapi], ids=lambda m: m.__name__)

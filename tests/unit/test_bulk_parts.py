@@ -18,14 +18,14 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome
 from aioretry._commands.bulk_arguments import bulk_write, insert_many
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target
 from aioretry._commands.statements import Kind
 from aioretry._drivers.motor import add_requests, encode_documents
 
 OVERHEAD = 16 * 1024  # what a message holds beside the statements, and the server's tolerance
 LOOK_AHEAD = 500
-LARGE = Limits(16 * 2**20, 48_000_000, 100_000)
+LARGE = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 INCREMENT = {"$inc": {"n": 1}}
@@ -36,7 +36,7 @@ EMPTY_INSERT = len(bson.encode({"insert": "c", "ordered": True}))
 
 def limits(*, statements=100_000, room=48_000_000 - OVERHEAD - EMPTY_INSERT, document=16 * 2**20):
     """Limits of a server; room is what a message holds of inserted documents."""
-    return Limits(document, room + OVERHEAD + EMPTY_INSERT, statements)
+    return CommandLimits(document, room + OVERHEAD + EMPTY_INSERT, statements)
 
 
 def planned(plan):
@@ -471,7 +471,7 @@ class TestOutcomes:
 class TestTooLarge:
     """Documents that no message can hold, or no server takes."""
 
-    LIMITS = Limits(1000, 3 * 1000 + OVERHEAD + EMPTY_INSERT, 100)
+    LIMITS = CommandLimits(1000, 3 * 1000 + OVERHEAD + EMPTY_INSERT, 100)
 
     @pytest.mark.parametrize("before", [0, 1, 5])
     def test_nothing_of_its_command(self, before):
@@ -481,21 +481,21 @@ class TestTooLarge:
         with pytest.raises(
             DocumentTooLarge, match=rf"statement {before} \(insert\) has 17385 bytes"
         ):
-            fill(bulk, Limits(1000, 10**6, 100))
+            fill(bulk, CommandLimits(1000, 10**6, 100))
         bulk.give_up(NOT_APPLIED)
         assert (NOT_APPLIED,) * len(given_ones) == bulk.partial_result().outcomes
 
     def test_as_large_as_a_server_takes(self):
         """Servers take some more than maxBsonObjectSize; they judge it themselves."""
         bulk = inserting(documents(2, 1000 + OVERHEAD))
-        assert [2] == sizes(drain(bulk, Limits(1000, 10**6, 100)))
+        assert [2] == sizes(drain(bulk, CommandLimits(1000, 10**6, 100)))
 
     @pytest.mark.parametrize("lazy", [True, False])
     def test_earlier_commands_are_sent(self, lazy):
         """Those that are full before it comes."""
         given_ones = [*documents(6), *documents(1, 20_000)]
         bulk = inserting(iter(given_ones) if lazy else given_ones)
-        small = Limits(1000, 10**6, 3)
+        small = CommandLimits(1000, 10**6, 3)
         for _ in range(2):
             bulk.merge(ok(fill(bulk, small)), NOT_APPLIED)
         with pytest.raises(DocumentTooLarge, match="statement 6"):
@@ -507,7 +507,7 @@ class TestTooLarge:
 
     def test_larger_than_a_message(self):
         """One that fits into no message is refused though maxBsonObjectSize would allow it."""
-        small = Limits(16 * 2**20, 100 + OVERHEAD + EMPTY_INSERT, 100)
+        small = CommandLimits(16 * 2**20, 100 + OVERHEAD + EMPTY_INSERT, 100)
         assert [1, 1] == sizes(drain(inserting(documents(2, 100)), small))
         bulk = inserting([*documents(1, 100), *documents(1, 101)])
         bulk.merge(ok(fill(bulk, small)), NOT_APPLIED)
@@ -517,7 +517,7 @@ class TestTooLarge:
     def test_the_index_is_that_of_the_call(self):
         """The message names the request by its index in the call."""
         bulk = writing([request("i", 0), request("d", 1), InsertOne(documents(1, 20_000)[0])])
-        small = Limits(1000, 10**6, 3)
+        small = CommandLimits(1000, 10**6, 3)
         for _ in range(2):
             bulk.merge(ok(fill(bulk, small)), NOT_APPLIED)
         with pytest.raises(DocumentTooLarge, match=r"statement 2 \(insert\)"):

@@ -10,7 +10,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, Outcome, attempts_of, outcome_of, partial_result_of, resolve
 from aioretry._commands.bulk_arguments import insert_many
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target
 from aioretry._drivers.motor import encode_documents
 from aioretry._drivers.port import (
@@ -27,7 +27,7 @@ from aioretry._writes.bulk import BulkWrite
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
-PAIRS = Limits(16 * 2**20, 48_000_000, 2)
+PAIRS = CommandLimits(16 * 2**20, 48_000_000, 2)
 SERVER = ServerView(("a", 1), ServerKind.PRIMARY, 17, True, None, 0.0, PAIRS, lambda: 0, object())
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._drivers.motor import checkup
 from aioretry._drivers.motor.checkup import Checkups
 from aioretry._drivers.port import ServerKind, ServerView
@@ -17,7 +17,7 @@ VIEW = ServerView(
     has_sessions=True,
     topology_version=None,
     round_trip_time=0.001,
-    limits=Limits(2**24, 48_000_000, 100_000),
+    limits=CommandLimits(2**24, 48_000_000, 100_000),
     operation_count=lambda: 0,
     source=None,
 )

@@ -31,7 +31,7 @@ from aioretry import (
     outcome_of,
     resolve,
 )
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.replies import alone
 from aioretry._commands.single import Target
 from aioretry._drivers.port import (
@@ -50,7 +50,7 @@ from aioretry._writes.group.queue import Coalescing, InsertQueue
 from aioretry.deadlines import Deadline, current_deadline, surrounding_end
 
 ADDRESS = ("a", 1)
-LIMITS = Limits(2**20, 48_000_000, 100_000)
+LIMITS = CommandLimits(2**20, 48_000_000, 100_000)
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 CALLER = contextvars.ContextVar("CALLER", default=None)
 DUPLICATE = {"index": 1, "code": 11000, "errmsg": "E11000", "keyPattern": {"_id": 1}}

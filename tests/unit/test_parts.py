@@ -9,7 +9,7 @@ import pytest
 from pymongo.errors import InvalidOperation
 
 from aioretry import Attempt, Outcome, attempts_of, outcome_of
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._drivers.port import ServerKind, ServerView, ThreadCounts, Token, TopologyView
 from aioretry._drivers.threads import Job, ThreadPool
 from aioretry._retry.server_selection import choose
@@ -412,7 +412,7 @@ class TestAbandoning:
         pool.close()
 
 
-LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 
 
 def view(*servers):

@@ -8,7 +8,7 @@ from pymongo.errors import AutoReconnect, InvalidOperation
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
     AttemptResult,
@@ -24,7 +24,7 @@ from aioretry._retry.stale_primary import Race
 from aioretry.deadlines import Deadline
 
 A, B = ("a", 1), ("b", 1)
-LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 LOOK_EVERY = 0.05
 

@@ -10,7 +10,7 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, DeadlineExceeded, Outcome, ResolveError, outcome_of, resolve
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
     AttemptResult,
@@ -27,7 +27,7 @@ from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
-LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 SERVER = ServerView(("a", 1), ServerKind.PRIMARY, 17, True, None, 0.0, LIMITS, lambda: 0, object())
 OK = {"ok": 1, "n": 1}
 

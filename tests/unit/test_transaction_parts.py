@@ -8,7 +8,7 @@ from pymongo.errors import AutoReconnect, OperationFailure, WriteConcernError
 from aioretry._retry.transactions import (
     RETRY_LIMIT,
     CommitAgain,
-    GiveUp,
+    Raise,
     RunAgain,
     TransactionRetries,
     backoff,
@@ -16,7 +16,7 @@ from aioretry._retry.transactions import (
 
 TRANSIENT = "TransientTransactionError"
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
-RAISE, TIME_OUT = GiveUp(timed_out=False), GiveUp(timed_out=True)
+RAISE, TIME_OUT = Raise(timed_out=False), Raise(timed_out=True)
 
 
 def labelled(*labels, code=None):

@@ -11,7 +11,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt
 from aioretry._commands.bulk_arguments import insert_many
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.encoded import EncodedDocuments, section
 from aioretry._commands.replies import tells_each
 from aioretry._commands.single import Target
@@ -21,7 +21,7 @@ from aioretry._retry.sessions import SessionLease
 from aioretry._writes.unclear_inserts import Inquiry, doubt_vague_replies, unknown_from, vagueness
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
-LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 OLD = ServerView(("a", 1), ServerKind.PRIMARY, 9, True, None, 0.0, LIMITS, lambda: 0, object())
 NEW, REFUSED, INVALID = "new", "refused", "invalid"
 DUPLICATE, BAD_VALUE = 11000, 2

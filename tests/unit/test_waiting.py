@@ -12,7 +12,7 @@ from pymongo.errors import ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, TooManyWaiting, outcome_of
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
@@ -23,7 +23,7 @@ from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 
 A = ("a", 1)
-LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 WAITING = 1000
 CALLER = contextvars.ContextVar("CALLER", default=None)

@@ -17,7 +17,7 @@ from pymongo.errors import (
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
     AttemptResult,
@@ -38,7 +38,7 @@ from aioretry.operation import Operation
 CALLER = contextvars.ContextVar("CALLER")
 
 A, B = ("a", 1), ("b", 1)
-LIMITS = Limits(16 * 2**20, 48_000_000, 100_000)
+LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 
 
 def server(address=A, kind=ServerKind.PRIMARY, *, sessions=True, rtt=0.0, busy=0):

@@ -48,7 +48,7 @@ class NotSentError(Exception):
         self.reason = reason
 
 
-class Watch:
+class Stopwatch:
     """Takes the time of an attempt."""
 
     __slots__ = ("_clock", "started")
@@ -187,7 +187,7 @@ class Attempts:
     def conclude(
         self,
         call: AttemptCall,
-        watch: Watch,
+        watch: Stopwatch,
         error: BaseException | None,
         reply: dict[str, Any] | None = None,
         *,

@@ -13,7 +13,7 @@ from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure,
 from pymongo.helpers_shared import _check_command_response
 
 from aioretry import deadlines
-from aioretry._drivers.motor.attempts import Attempts, NotSentError, Watch
+from aioretry._drivers.motor.attempts import Attempts, NotSentError, Stopwatch
 from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.motor.connections import Connections, LoopConnection
 from aioretry._drivers.motor.messages import ping
@@ -86,7 +86,7 @@ class LoopAttempt:
         Returns:
             False if that has to be done in another way; nothing was done then.
         """
-        self._watch = Watch()
+        self._watch = Stopwatch()
         call, attempts = self._call, self._attempts
         try:
             self._view = view = attempts.choose(call)

@@ -10,7 +10,7 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 
 from aioretry import deadlines
 from aioretry._commands.command import Command
-from aioretry._drivers.motor.attempts import Attempts, NotSentError, Watch, time_limit
+from aioretry._drivers.motor.attempts import Attempts, NotSentError, Stopwatch, time_limit
 from aioretry._drivers.motor.checkup import PATIENCE, is_break, is_well
 from aioretry._drivers.port import AttemptCall, AttemptResult, Ending, ServerView
 from aioretry._drivers.threads import Job
@@ -54,13 +54,13 @@ class ThreadAttempt(Job):
                 _hang_up(connection)
 
     def _land(self) -> AttemptResult:
-        watch = Watch()
+        watch = Stopwatch()
         try:
             return self._make(watch)
         except BaseException as exc:  # noqa: BLE001 - whatever it is, the attempt lands
             return self._attempts.conclude(self._call, watch, exc)
 
-    def _make(self, watch: Watch) -> AttemptResult:
+    def _make(self, watch: Stopwatch) -> AttemptResult:
         call, attempts = self._call, self._attempts
         try:
             server = attempts.choose(call)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from aioretry._drivers.motor.attempts import Attempts, Watch, time_limit
+from aioretry._drivers.motor.attempts import Attempts, Stopwatch, time_limit
 from aioretry._drivers.port import AttemptCall, AttemptResult
 from aioretry._drivers.threads import Job
 
@@ -34,7 +34,7 @@ class Opening(Job):
         """Go on: what is opened is of use to others."""
 
     def _open(self) -> AttemptResult | None:
-        watch = Watch()
+        watch = Stopwatch()
         call, attempts = self._call, self._attempts
         try:
             view = attempts.choose(call)

@@ -10,7 +10,7 @@ from pymongo.server_selectors import any_server_selector
 from pymongo.server_type import SERVER_TYPE
 from pymongo.topology_description import TOPOLOGY_TYPE, TopologyDescription
 
-from aioretry._commands.command import Limits
+from aioretry._commands.command import CommandLimits
 from aioretry._drivers.port import Address, ConnectionCounts, ServerKind, ServerView, TopologyView
 
 ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
@@ -75,7 +75,7 @@ class Views:
             has_sessions=timeout is not None or kind is ServerKind.LOAD_BALANCER,
             topology_version=None if not version else (version["processId"], version["counter"]),
             round_trip_time=server.round_trip_time or 0.0,
-            limits=Limits(
+            limits=CommandLimits(
                 server.max_bson_size, server.max_message_size, server.max_write_batch_size
             ),
             operation_count=partial(self._operation_count, server.address),

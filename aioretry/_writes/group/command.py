@@ -17,7 +17,7 @@ from pymongo.errors import (
 from pymongo.results import InsertOneResult
 
 from aioretry._commands import replies
-from aioretry._commands.command import Command, Encode, Limits
+from aioretry._commands.command import Command, CommandLimits, Encode
 from aioretry._commands.encoded import EncodedDocuments
 from aioretry._commands.single import Target
 from aioretry._retry.command_execution import Statement
@@ -250,7 +250,7 @@ class SharedInsert:
         command.prepare = partial(self._fix, command)
         return command
 
-    def _fix(self, command: Command[Any], limits: Limits, _: Encode) -> None:
+    def _fix(self, command: Command[Any], limits: CommandLimits, _: Encode) -> None:
         """Choose the documents; called by whoever makes the attempt."""
         # A single one is refused by the driver, as any insert.
         largest = limits.max_document_size + _OVERHEAD if len(self._inserts) > 1 else math.inf
@@ -314,7 +314,7 @@ def latest(deadlines: Iterable[Deadline | None]) -> Deadline | None:
     return max(given, key=lambda deadline: deadline.at, default=None)
 
 
-def _refusal(insert: CoalescedInsert, largest: float, limits: Limits) -> Exception | None:
+def _refusal(insert: CoalescedInsert, largest: float, limits: CommandLimits) -> Exception | None:
     if len(insert.raw) > largest:
         return DocumentTooLarge(
             f"BSON document too large ({len(insert.raw)} bytes) - the connected server supports "

@@ -364,20 +364,20 @@ class Operation:
         deadline: Deadline | None,
         watch: Watch | None,
     ) -> T:
-        statement = None
+        execution = None
         try:
-            statement = coordinator.statement(build(self._target), lease, deadline, watch)
-            reply = await coordinator.execute(statement)
+            execution = coordinator.execution(build(self._target), lease, deadline, watch)
+            reply = await coordinator.execute(execution)
         except BaseException as exc:
             self._end_lease_after(
-                exc, in_doubt=explain(exc, statement, coordinator) is Outcome.UNKNOWN
+                exc, in_doubt=explain(exc, execution, coordinator) is Outcome.UNKNOWN
             )
             raise
         else:
-            result: T = result_of(statement, reply)
+            result: T = result_of(execution, reply)
             return result
         finally:
-            self._end([] if statement is None else statement.attempts)
+            self._end([] if execution is None else execution.attempts)
 
     async def _send_keyed(
         self,

@@ -39,8 +39,8 @@ _TRUSTED_PART = 5 / 6
 
 
 @dataclass(slots=True)
-class Statement:
-    """One command on its way, with all that its attempts share."""
+class Execution:
+    """A command on its way, with all that its attempts share."""
 
     command: Command[Any]
     lease: SessionLease
@@ -147,12 +147,12 @@ class Statement:
 class Flight:
     """One attempt, which ends once: with what the driver says, by its deadline, or abandoned.
 
-    Its record becomes part of the statement's history.
+    Its record becomes part of the execution's history.
 
     Args:
         driver: Makes the attempt.
         loop: Where ``deliver`` is called, unless the flight is abandoned first.
-        statement: What is sent.
+        execution: What is sent.
         deliver: Gets the result.
         forget: Called when it ends.
     """
@@ -161,32 +161,32 @@ class Flight:
         self,
         driver: Driver,
         loop: asyncio.AbstractEventLoop,
-        statement: Statement,
+        execution: Execution,
         deliver: Callable[[AttemptResult], None],
         forget: "Callable[[Flight], None]",
     ) -> None:
         self._driver = driver
         self._loop = loop
-        self._statement = statement
+        self._execution = execution
         self._deliver: Callable[[AttemptResult], None] | None = deliver
         self._forget = forget
         self._noted: Attempt | None = None
         self._started = time.time()
         self._timer: asyncio.TimerHandle | None = None
         self._call = AttemptCall(
-            statement.command,
-            statement.lease,
-            statement.number,
-            statement.numbering,
-            statement.deadline,
-            partial(choose, avoid=statement.avoid),
+            execution.command,
+            execution.lease,
+            execution.number,
+            execution.numbering,
+            execution.deadline,
+            partial(choose, avoid=execution.avoid),
         )
-        statement.flight = self
-        if statement.began is None:
-            statement.began, statement.began_at = loop.time(), self._started
+        execution.flight = self
+        if execution.began is None:
+            execution.began, execution.began_at = loop.time(), self._started
         driver.attempt(loop, self._call, self._land)
-        if statement.deadline is not None and statement.deadline.is_limited:
-            self._timer = loop.call_later(statement.deadline.remaining(), self._expire)
+        if execution.deadline is not None and execution.deadline.is_limited:
+            self._timer = loop.call_later(execution.deadline.remaining(), self._expire)
 
     @property
     def server(self) -> ServerView | None:
@@ -240,7 +240,7 @@ class Flight:
             self._give_up_closed(sent=False)
         else:
             self._cancel_timer()
-            patience = min(patience, self._statement.time_left() + _GRACE)
+            patience = min(patience, self._execution.time_left() + _GRACE)
             self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
     def _land(self, result: AttemptResult) -> None:
@@ -258,7 +258,7 @@ class Flight:
         if deliver is not None:
             record = result.record
             if record is not None:
-                self._statement.attempts.append(record)
+                self._execution.attempts.append(record)
             self._end()
             try:
                 if record is not None:
@@ -278,8 +278,8 @@ class Flight:
 
     def _fall_silent(self) -> None:
         self._deliver = None
-        self._statement.flight = None
-        self._statement.server = self._call.server or self._statement.server
+        self._execution.flight = None
+        self._execution.server = self._call.server or self._execution.server
 
     def _expire(self) -> None:
         if self._call.token.revoke():
@@ -304,22 +304,22 @@ class Flight:
 
     def _note(self, *, sent: bool, error: BaseException | None = None) -> Attempt:
         self._noted = record = self._record(sent=sent, error=error)
-        self._statement.attempts.append(record)
+        self._execution.attempts.append(record)
         return record
 
     def _tell(self, record: Attempt) -> None:
         # When the flight has ended, because a hook may do as it likes.
-        watch = self._statement.watch
+        watch = self._execution.watch
         if watch is not None:
-            watch.end_attempt(record, len(self._statement.attempts))
+            watch.end_attempt(record, len(self._execution.attempts))
 
     def _note_late(self, result: AttemptResult) -> None:
         # An answer that nobody waits for any more still tells how the write ended.
         noted, record = self._noted, self._with_error_of_reply(result).record
         if noted is not None and noted.sent and record is not None:
-            attempts = self._statement.attempts
+            attempts = self._execution.attempts
             attempts[attempts.index(noted)] = record
-            self._statement.settle()
+            self._execution.settle()
 
     def _record(self, *, sent: bool, error: BaseException | None) -> Attempt:
         duration = time.time() - self._started
@@ -346,7 +346,7 @@ class Flight:
         )
 
     def _error_in(self, reply: Mapping[str, Any]) -> Exception | None:
-        error = self._statement.command.error_in(reply)
+        error = self._execution.command.error_in(reply)
         if error is not None:
             for label in reply.get("errorLabels", ()):
                 # Labels are the whole reply's, also where a write error stands in it (MongoDB 4.4

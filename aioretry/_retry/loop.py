@@ -24,7 +24,7 @@ from aioretry._drivers.port import (
     ServerKind,
     ServerView,
 )
-from aioretry._retry.command_execution import Flight, Statement
+from aioretry._retry.command_execution import Execution, Flight
 from aioretry._retry.losses import Losses
 from aioretry._retry.monitoring import OperationWatch, Watch
 from aioretry._retry.server_selection import Selection
@@ -109,19 +109,19 @@ class Coordinator:
         """Whether anybody wants to know of operations."""
         return bool(self._watchers)
 
-    def statement(
+    def execution(
         self,
         command: Command[Any],
         lease: SessionLease,
         deadline: Deadline | None,
         watch: Watch | None = None,
-    ) -> Statement:
+    ) -> Execution:
         """Return a new command on its way."""
         command.body |= single.write_concern_of(
             command.write_concern, under_deadline=deadline is not None
         )
         numbering = Numbering.IF_SUPPORTED if self._policy.retry_writes else Numbering.NEVER
-        return Statement(command, lease, deadline, numbering, watch=watch)
+        return Execution(command, lease, deadline, numbering, watch=watch)
 
     @property
     def retries_writes(self) -> bool:
@@ -142,28 +142,28 @@ class Coordinator:
             DeadlineExceeded: There was none in time.
             ServerSelectionTimeoutError: The same, where there is no deadline.
         """
-        waiting = Statement(command, NO_LEASE, deadline, Numbering.NEVER, watch=watch)
+        waiting = Execution(command, NO_LEASE, deadline, Numbering.NEVER, watch=watch)
         while True:
             await self._find_server(waiting)
             found = tuple(self.driver.view().writable.values())
             if found:
                 return found
 
-    def can_launch(self, statement: Statement) -> bool:
+    def can_launch(self, execution: Execution) -> bool:
         """Tell whether an attempt can begin now, without waiting for anything.
 
         Raises:
             InvalidOperation: The client was closed.
         """
-        if statement.deadline is not None and statement.deadline.is_over:
+        if execution.deadline is not None and execution.deadline.is_over:
             return False
         return self._selection.has_server()
 
-    def make_room(self, statement: Statement | None = None) -> None:
+    def make_room(self, execution: Execution | None = None) -> None:
         """Let one more write wait for a server, if there is none.
 
         Args:
-            statement: Its command; None if there is none yet.
+            execution: Its command; None if there is none yet.
 
         Raises:
             TooManyWaiting: There are too many already.
@@ -174,12 +174,12 @@ class Coordinator:
         waiting = self._waiting + sum(queue.waiting for queue in self.queues)
         if waiting >= self._most_waiting:
             raise TooManyWaiting(
-                f"{self._most_waiting} writes wait for a server already; {_nothing_sent(statement)}"
+                f"{self._most_waiting} writes wait for a server already; {_nothing_sent(execution)}"
             )
 
-    def launch(self, statement: Statement, deliver: Callable[[AttemptResult], None]) -> Flight:
+    def launch(self, execution: Execution, deliver: Callable[[AttemptResult], None]) -> Flight:
         """Begin an attempt, whose result is delivered on the event loop."""
-        flight = Flight(self.driver, self.loop, statement, deliver, self._race.remove)
+        flight = Flight(self.driver, self.loop, execution, deliver, self._race.remove)
         self._race.add(flight)
         return flight
 
@@ -193,12 +193,12 @@ class Coordinator:
         self._losses.close()
 
     async def execute(
-        self, statement: Statement, result: AttemptResult | None = None
+        self, execution: Execution, result: AttemptResult | None = None
     ) -> Mapping[str, Any]:
         """Send a command until it is done (retryable-writes, "Executing Retryable Write Commands").
 
         Args:
-            statement: The command.
+            execution: The command.
             result: What came of the first attempt, if that was made already.
 
         Returns:
@@ -207,102 +207,102 @@ class Coordinator:
         Raises:
             PyMongoError: What the verdict lets through.
         """
-        if statement.lease.turn is None:
-            return await self.send(statement, result)
-        async with self.turn_of(statement):
-            return await self.send(statement, result)
+        if execution.lease.turn is None:
+            return await self.send(execution, result)
+        async with self.turn_of(execution):
+            return await self.send(execution, result)
 
     @asynccontextmanager
-    async def turn_of(self, statement: Statement) -> AsyncIterator[None]:
+    async def turn_of(self, execution: Execution) -> AsyncIterator[None]:
         """Keep other commands from a session that can have one at a time.
 
         Raises:
             DeadlineExceeded: The command's turn did not come in time.
         """
-        turn = statement.lease.turn
+        turn = execution.lease.turn
         if turn is None:
             yield
             return
-        with anyio.move_on_after(_finite(statement.time_left())) as limit:
+        with anyio.move_on_after(_finite(execution.time_left())) as limit:
             await turn.acquire()
         if limit.cancelled_caught:
-            raise self.too_late(statement)
+            raise self.too_late(execution)
         try:
             yield
         finally:
             turn.release()
 
     async def send(
-        self, statement: Statement, result: AttemptResult | None = None
+        self, execution: Execution, result: AttemptResult | None = None
     ) -> Mapping[str, Any]:
         """Send a command until it is done, as :meth:`execute` does, when it has its turn."""
         while True:
             if result is None:
-                await self._find_server(statement)
-                if statement.may_be_forgotten(self.loop.time()):
-                    raise statement.last_error() or ResolveError(
+                await self._find_server(execution)
+                if execution.may_be_forgotten(self.loop.time()):
+                    raise execution.last_error() or ResolveError(
                         "the write can't be resolved: no server was found before one may have "
                         "forgotten it"
                     )
-                result = await self._attempt(statement)
+                result = await self._attempt(execution)
             match result.ending:
                 case Ending.REPLIED if (
                     result.record is not None and result.record.reply is not None
                 ):
                     return result.record.reply
                 case Ending.FAILED:
-                    await self._prepare_retry(statement, result)
+                    await self._prepare_retry(execution, result)
                 case Ending.INELIGIBLE:
-                    raise statement.last_error() or InvalidOperation(
+                    raise execution.last_error() or InvalidOperation(
                         "the server that takes writes now knows no transaction ids"
                     )
                 case Ending.UNPREPARED:
                     raise _required(result.reason)
                 case Ending.EXPIRED:
-                    raise self.too_late(statement) from statement.last_error()
+                    raise self.too_late(execution) from execution.last_error()
                 case _:
                     pass  # the server was gone before anything was tried
             result = None
 
-    async def _find_server(self, statement: Statement) -> None:
+    async def _find_server(self, execution: Execution) -> None:
         try:
-            if not self.can_launch(statement):
-                await self._wait_for_server(statement)
+            if not self.can_launch(execution):
+                await self._wait_for_server(execution)
         except InvalidOperation as exc:  # the client was closed
-            raise exc from statement.last_error()
+            raise exc from execution.last_error()
 
-    async def _wait_for_server(self, statement: Statement) -> None:
-        count = 0 if statement.is_shared else 1  # each of those that share it was let by itself
-        if count and not any(attempt.sent for attempt in statement.attempts):
-            self.make_room(statement)  # what is in doubt waits in any case
-        seconds = min(self._server_selection_timeout, statement.time_left())
+    async def _wait_for_server(self, execution: Execution) -> None:
+        count = 0 if execution.is_shared else 1  # each of those that share it was let by itself
+        if count and not any(attempt.sent for attempt in execution.attempts):
+            self.make_room(execution)  # what is in doubt waits in any case
+        seconds = min(self._server_selection_timeout, execution.time_left())
         began = self.loop.time()
         is_there = False
         self._waiting += count
         try:
             while not is_there:
-                if statement.time_left() <= 0:
-                    raise self.too_late(statement) from statement.last_error()
+                if execution.time_left() <= 0:
+                    raise self.too_late(execution) from execution.last_error()
                 if not await self._selection.wait_for_server(began + seconds):
-                    raise self._nobody_found(statement, seconds)
-                is_there = self.can_launch(statement)
+                    raise self._nobody_found(execution, seconds)
+                is_there = self.can_launch(execution)
         finally:
             self._waiting -= count
-            self._add_wait(statement, began)
+            self._add_wait(execution, began)
 
-    def _add_wait(self, statement: Statement, began: float) -> None:
-        if statement.watch is not None:
-            statement.watch.add_wait(self.loop.time() - began)
+    def _add_wait(self, execution: Execution, began: float) -> None:
+        if execution.watch is not None:
+            execution.watch.add_wait(self.loop.time() - began)
 
-    def _nobody_found(self, statement: Statement, seconds: float) -> Exception:
-        error = statement.last_error()
+    def _nobody_found(self, execution: Execution, seconds: float) -> Exception:
+        error = execution.last_error()
         if error is None:
             error = ServerSelectionTimeoutError(
                 f"no server that takes writes was found within {seconds:.3g} s; "
-                f"{_nothing_sent(statement)}. Topology: {self._topology()}"
+                f"{_nothing_sent(execution)}. Topology: {self._topology()}"
             )
-        if statement.time_left() <= 0:
-            late = self.too_late(statement, error)
+        if execution.time_left() <= 0:
+            late = self.too_late(execution, error)
             late.__cause__ = error
             return late
         return error
@@ -314,21 +314,21 @@ class Coordinator:
             self._topology_text = (source, repr(source))
         return self._topology_text[1]
 
-    async def _attempt(self, statement: Statement) -> AttemptResult:
+    async def _attempt(self, execution: Execution) -> AttemptResult:
         landed: asyncio.Future[AttemptResult] = self.loop.create_future()
 
         def deliver(result: AttemptResult) -> None:
             if not landed.done():
                 landed.set_result(result)
 
-        flight = self.launch(statement, deliver)
+        flight = self.launch(execution, deliver)
         try:
             return await landed
         except asyncio.CancelledError as exc:
             flight.abandon(exc)
             raise
 
-    async def _prepare_retry(self, statement: Statement, result: AttemptResult) -> None:
+    async def _prepare_retry(self, execution: Execution, result: AttemptResult) -> None:
         record, server = result.record, result.server
         if record is None or not isinstance(record.error, Exception):
             raise AssertionError(f"a failed attempt without an error: {result!r}")
@@ -343,82 +343,82 @@ class Coordinator:
             self.driver.add_label(error, RETRYABLE_WRITE)
         lost = False
         try:
-            elsewhere = is_mongos and record.sent and self._has_another(statement, record.address)
+            elsewhere = is_mongos and record.sent and self._has_another(execution, record.address)
             waits = server is not None and not elsewhere and not result.is_server_well
             if server is not None and waits and may_be_retryable(error):
-                lost = not await self._settle(statement, server)
+                lost = not await self._settle(execution, server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error
         failure = Failure(error, record.sent, result.numbered, lost, is_mongos)
-        if statement.retries is None:
-            statement.retries = RetryState(
-                self._policy, statement.deadline is not None, random.random
+        if execution.retries is None:
+            execution.retries = RetryState(
+                self._policy, execution.deadline is not None, random.random
             )
-        verdict = statement.retries.judge(failure, time_left=statement.time_left())
+        verdict = execution.retries.judge(failure, time_left=execution.time_left())
         match verdict:
             case GiveUp():
-                self._give_up(statement, verdict)
+                self._give_up(execution, verdict)
             case Retry():
-                statement.numbering = Numbering.REQUIRED if result.numbered else Numbering.NEVER
+                execution.numbering = Numbering.REQUIRED if result.numbered else Numbering.NEVER
                 if verdict.deprioritize and record.address is not None:
-                    statement.avoid |= {record.address}
-                self._announce(statement, record, error, verdict)
+                    execution.avoid |= {record.address}
+                self._announce(execution, record, error, verdict)
                 _forget_frames(error)
                 if verdict.wait > 0:
                     await anyio.sleep(verdict.wait)
 
-    async def _settle(self, statement: Statement, server: ServerView) -> bool:
+    async def _settle(self, execution: Execution, server: ServerView) -> bool:
         began = self.loop.time()
         try:
             return await self._selection.settle(server)
         finally:
-            self._add_wait(statement, began)
+            self._add_wait(execution, began)
 
-    def _has_another(self, statement: Statement, failed: Address | None) -> bool:
+    def _has_another(self, execution: Execution, failed: Address | None) -> bool:
         """Tell whether a retry need not wait for news of the router that failed."""
-        spent = statement.avoid | {failed}
+        spent = execution.avoid | {failed}
         return any(address not in spent for address in self.driver.view().writable)
 
-    def _give_up(self, statement: Statement, verdict: GiveUp) -> None:
+    def _give_up(self, execution: Execution, verdict: GiveUp) -> None:
         error = verdict.error
         times_out = isinstance(error, PyMongoError) and error.timeout
-        if verdict.timed_out or (times_out and statement.time_left() <= 0):
-            raise self.too_late(statement, error) from error
+        if verdict.timed_out or (times_out and execution.time_left() <= 0):
+            raise self.too_late(execution, error) from error
         raise error
 
-    def too_late(self, statement: Statement, last: Exception | None = None) -> DeadlineExceeded:
+    def too_late(self, execution: Execution, last: Exception | None = None) -> DeadlineExceeded:
         """Return the error that says that a command's deadline is over.
 
         Args:
-            statement: The command.
+            execution: The command.
             last: What came of it last; None for the error that would surface.
         """
-        last = last or statement.last_error()
-        text = f"the deadline of {statement.command.operation} is over"
+        last = last or execution.last_error()
+        text = f"the deadline of {execution.command.operation} is over"
         if last is None:
-            if not statement.attempts:
-                return DeadlineExceeded(f"{text}; {_nothing_sent(statement)}")
+            if not execution.attempts:
+                return DeadlineExceeded(f"{text}; {_nothing_sent(execution)}")
             return DeadlineExceeded(f"{text}; the server has not answered")
         return DeadlineExceeded(
-            f"{text} after {len(statement.attempts)} attempts; the last error: "
+            f"{text} after {len(execution.attempts)} attempts; the last error: "
             f"{type(last).__name__}: {last}"
         )
 
     def _announce(
-        self, statement: Statement, record: Attempt, error: Exception, verdict: Retry
+        self, execution: Execution, record: Attempt, error: Exception, verdict: Retry
     ) -> None:
         event = RetryScheduled(
-            operation=statement.command.operation,
-            namespace=statement.command.namespace,
+            operation=execution.command.operation,
+            namespace=execution.command.namespace,
             address=record.address,
             error_class=type(error).__name__,
             error_code=code_of(error),
-            attempt=len(statement.attempts),
+            attempt=len(execution.attempts),
             wait=verdict.wait,
-            notes={} if statement.watch is None else statement.watch.notes,
+            notes={} if execution.watch is None else execution.watch.notes,
         )
-        count = statement.command.operation_count
-        statement.loss = self._losses.add(event, count, statement.loss)
+        count = execution.command.operation_count
+        execution.loss = self._losses.add(event, count, execution.loss)
         publish(self._hooks, event)
 
 
@@ -432,11 +432,11 @@ def _forget_frames(error: Exception) -> None:
         link.__traceback__ = None
 
 
-def _nothing_sent(statement: Statement | None) -> str:
-    if statement is not None:
-        if any(attempt.sent for attempt in statement.attempts):
+def _nothing_sent(execution: Execution | None) -> str:
+    if execution is not None:
+        if any(attempt.sent for attempt in execution.attempts):
             return "the command was not sent again"
-        if statement.command.is_part:
+        if execution.command.is_part:
             return "nothing of the command that was next was sent"
     return "nothing was sent"
 

@@ -14,7 +14,7 @@ from aioretry._commands.error_codes import LABELS
 from aioretry._commands.replies import has_retryable_concern_error, says_time_is_over
 from aioretry._commands.statements import Batch
 from aioretry._drivers.port import Address
-from aioretry._retry.command_execution import Statement
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import SessionLease
@@ -56,7 +56,7 @@ class BulkRun(Generic[T]):
         self._plan = plan
         self._lease = lease
         self._deadline = deadline
-        self._statement: Statement | None = None
+        self._execution: Execution | None = None
         self._ended: list[Attempt] = []
         self._asked: list[Attempt] = []
         self._avoid: frozenset[Address] = frozenset()
@@ -66,7 +66,7 @@ class BulkRun(Generic[T]):
     @property
     def attempts(self) -> list[Attempt]:
         """The attempts of all commands, oldest first."""
-        latest = [] if self._statement is None else self._statement.attempts
+        latest = [] if self._execution is None else self._execution.attempts
         return self._ended + latest + self._asked
 
     async def run(self) -> T:
@@ -81,18 +81,18 @@ class BulkRun(Generic[T]):
 
     def explain(self, exc: BaseException) -> bool:
         """Say on an exception how the operation ended; return whether any of it is in doubt."""
-        statement, bulk = self._statement, self._bulk
+        execution, bulk = self._execution, self._bulk
         if bulk is None:
             return explain_unplanned(exc, self._count)
-        tried = "" if statement is None else tried_for(statement)
+        tried = "" if execution is None else tried_for(execution)
         doubt = None
-        if statement is not None:
-            doubt = self._close(bulk, statement, exc)
+        if execution is not None:
+            doubt = self._close(bulk, execution, exc)
         partial_result = bulk.partial_result()
         counts = bulk.counts()
         attach(exc, _shared(bulk, counts), self.attempts, partial_result, doubt)
         in_doubt = counts[Outcome.UNKNOWN] > 0
-        if statement is not None or in_doubt:
+        if execution is not None or in_doubt:
             exc.add_note(_note(bulk, tried, counts))
         return in_doubt
 
@@ -106,50 +106,50 @@ class BulkRun(Generic[T]):
 
     async def _send_next(self, bulk: Bulk[T]) -> None:
         command = bulk.next_command()
-        self._statement = statement = self._coordinator.statement(
+        self._execution = execution = self._coordinator.execution(
             command, self._lease, self._deadline, self._watch
         )
-        statement.avoid = self._avoid
+        execution.avoid = self._avoid
         batch = bulk.batch
         failure = None
-        async with self._coordinator.turn_of(statement):
+        async with self._coordinator.turn_of(execution):
             try:
-                reply = await self._coordinator.send(statement)
+                reply = await self._coordinator.send(execution)
             except OperationFailure as exc:
                 answer = None if batch is None else batch.answers.get(exc)
                 if answer is None:
                     raise
                 # The last word was an answer after all, and becomes a part of the result.
                 reply, failure = answer, exc
-            reply = await self._inquiry(statement).complete(reply, failure)
-        self._merge(bulk, statement, reply, _outcome_of_denied(statement, bulk.batch))
-        if failure is not None and _ends_the_whole(statement, reply):
+            reply = await self._inquiry(execution).complete(reply, failure)
+        self._merge(bulk, execution, reply, _outcome_of_denied(execution, bulk.batch))
+        if failure is not None and _ends_the_whole(execution, reply):
             raise self._error_of(bulk, failure) from failure
         deadline = self._deadline
         if deadline is not None and deadline.is_limited and says_time_is_over(reply):
             error = bulk.error()
-            raise self._coordinator.too_late(statement, error) from error
+            raise self._coordinator.too_late(execution, error) from error
 
     def _close(
-        self, bulk: Bulk[T], statement: Statement, exc: BaseException
+        self, bulk: Bulk[T], execution: Execution, exc: BaseException
     ) -> CommandDoubt[T] | None:
         """Note what is known of a command that is given up; return what can be resolved of it."""
-        attempts, command, batch = statement.attempts, statement.command, bulk.batch
+        attempts, command, batch = execution.attempts, execution.command, bulk.batch
         bulk.stop_reading()
-        doubt_vague_replies(statement)
-        answers = [] if batch is None else _clear_answers(statement, batch)
+        doubt_vague_replies(execution)
+        answers = [] if batch is None else _clear_answers(execution, batch)
         outcome = outcome_of_attempts(
             attempts,
             # Of those it has an answer for, the answer tells.
             holds_multi=command.holds_multi and not answers,
             is_atomic=command.is_atomic,
-            is_sharded=statement.is_sharded,
+            is_sharded=execution.is_sharded,
         )
         if batch is not None and len(answers) < len(batch.answers):
             outcome = Outcome.UNKNOWN
         try:
             if batch is not None and any(each.reply is not None for each in attempts):
-                self._merge_known(bulk, statement, batch)  # nobody has looked at it yet
+                self._merge_known(bulk, execution, batch)  # nobody has looked at it yet
             elif answers:
                 bulk.merge(answers[-1], denied=outcome)
             else:
@@ -157,9 +157,9 @@ class BulkRun(Generic[T]):
                 if batch is not None and outcome is Outcome.UNKNOWN:
                     return BulkDoubt(
                         self._coordinator,
-                        statement,
-                        result=lambda reply: self._resolve(bulk, statement, batch, reply, exc),
-                        explain=lambda again: self._explain_again(bulk, statement, batch, again),
+                        execution,
+                        result=lambda reply: self._resolve(bulk, execution, batch, reply, exc),
+                        explain=lambda again: self._explain_again(bulk, execution, batch, again),
                     )
         except Exception:  # noqa: BLE001 - the answer makes no sense
             bulk.give_up(Outcome.UNKNOWN)
@@ -168,7 +168,7 @@ class BulkRun(Generic[T]):
     def _resolve(
         self,
         bulk: Bulk[T],
-        statement: Statement,
+        execution: Execution,
         batch: Batch,
         reply: Mapping[str, Any],
         exc: BaseException,
@@ -181,7 +181,7 @@ class BulkRun(Generic[T]):
         """
         if not batch.is_merged:  # it may be resolved twice
             bulk.take_up(batch)
-            self._merge_known(bulk, statement, batch, reply)
+            self._merge_known(bulk, execution, batch, reply)
         try:
             return _whole_result(bulk, exc)
         except Exception as error:
@@ -189,35 +189,35 @@ class BulkRun(Generic[T]):
             raise
 
     def _explain_again(
-        self, bulk: Bulk[T], statement: Statement, batch: Batch, exc: BaseException
+        self, bulk: Bulk[T], execution: Execution, batch: Batch, exc: BaseException
     ) -> None:
         if not batch.is_merged:
-            self._statement = statement
+            self._execution = execution
             bulk.take_up(batch)
         self.explain(exc)
 
     def _merge_known(
-        self, bulk: Bulk[T], statement: Statement, batch: Batch, *replies: Mapping[str, Any]
+        self, bulk: Bulk[T], execution: Execution, batch: Batch, *replies: Mapping[str, Any]
     ) -> None:
         """Add all that is known of a command of which several attempts may have been answered."""
-        clear = _clear_answers(statement, batch)
-        denied = _outcome_of_denied(statement, batch)
+        clear = _clear_answers(execution, batch)
+        denied = _outcome_of_denied(execution, batch)
         if len(clear) < len(batch.answers):
             denied = Outcome.UNKNOWN
-        reply = bulk.fullest(batch, [*clear, *_clear_replies(statement), *replies])
-        self._merge(bulk, statement, reply, denied)
+        reply = bulk.fullest(batch, [*clear, *_clear_replies(execution), *replies])
+        self._merge(bulk, execution, reply, denied)
 
     def _merge(
-        self, bulk: Bulk[T], statement: Statement, reply: Mapping[str, Any], denied: Outcome
+        self, bulk: Bulk[T], execution: Execution, reply: Mapping[str, Any], denied: Outcome
     ) -> None:
         bulk.merge(reply, denied)
-        self._ended += statement.attempts + self._asked
+        self._ended += execution.attempts + self._asked
         self._asked = []
-        self._avoid = statement.avoid
-        self._statement = None
+        self._avoid = execution.avoid
+        self._execution = None
 
-    def _inquiry(self, statement: Statement) -> Inquiry:
-        return Inquiry(self._coordinator, statement, self._asked)
+    def _inquiry(self, execution: Execution) -> Inquiry:
+        return Inquiry(self._coordinator, execution, self._asked)
 
     def _error_of(self, bulk: Bulk[T], answer: OperationFailure) -> OperationFailure:
         error = bulk.error()
@@ -234,14 +234,14 @@ class BulkDoubt(CommandDoubt[T]):
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the operation had ended, and says enough, or None."""
-        doubt_vague_replies(self.statement)
+        doubt_vague_replies(self.execution)
         return super().known_reply()
 
-    async def execute(self, statement: Statement) -> Mapping[str, Any]:
+    async def execute(self, execution: Execution) -> Mapping[str, Any]:
         """Send the command; return a reply that says what became of each statement."""
-        async with self._coordinator.turn_of(statement):
-            reply = await self._coordinator.send(statement)
-            return await Inquiry(self._coordinator, statement, []).complete(reply)
+        async with self._coordinator.turn_of(execution):
+            reply = await self._coordinator.send(execution)
+            return await Inquiry(self._coordinator, execution, []).complete(reply)
 
 
 class BulkWrite(RunningWrite[T]):
@@ -291,19 +291,19 @@ def explain_unplanned(exc: BaseException, count: int = 0) -> bool:
     return False
 
 
-def _clear_answers(statement: Statement, batch: Batch) -> list[Mapping[str, Any]]:
+def _clear_answers(execution: Execution, batch: Batch) -> list[Mapping[str, Any]]:
     """Return the replies that were taken for errors and say what became of each statement."""
     return [
         reply
         for error, reply in batch.answers.items()
-        if vagueness(statement, reply, error) is None
+        if vagueness(execution, reply, error) is None
     ]
 
 
-def _clear_replies(statement: Statement) -> list[Mapping[str, Any]]:
+def _clear_replies(execution: Execution) -> list[Mapping[str, Any]]:
     """Return the other replies that do."""
-    replies = [attempt.reply for attempt in statement.attempts if attempt.reply is not None]
-    return [reply for reply in replies if vagueness(statement, reply) is None]
+    replies = [attempt.reply for attempt in execution.attempts if attempt.reply is not None]
+    return [reply for reply in replies if vagueness(execution, reply) is None]
 
 
 def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:
@@ -315,23 +315,23 @@ def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:
     return bulk.result()
 
 
-def _ends_the_whole(statement: Statement, reply: Mapping[str, Any]) -> bool:
+def _ends_the_whole(execution: Execution, reply: Mapping[str, Any]) -> bool:
     # A failed retry does. So does, with PyMongo, a write concern error that could be retried where
     # retries are allowed.
-    was_retried = statement.retries is not None and statement.retries.retries > 0
+    was_retried = execution.retries is not None and execution.retries.retries > 0
     return was_retried or has_retryable_concern_error(reply)
 
 
-def _outcome_of_denied(statement: Statement, batch: Batch | None) -> Outcome:
+def _outcome_of_denied(execution: Execution, batch: Batch | None) -> Outcome:
     # As for a single write whose attempts were answered by a write error, if they were answered.
     answers = {} if batch is None else batch.answers
     return outcome_of_attempts(
         [
-            _as_denied(attempt, answers, is_sharded=statement.is_sharded)
-            for attempt in statement.attempts
+            _as_denied(attempt, answers, is_sharded=execution.is_sharded)
+            for attempt in execution.attempts
         ],
-        is_atomic=statement.command.is_atomic,
-        is_sharded=statement.is_sharded,
+        is_atomic=execution.command.is_atomic,
+        is_sharded=execution.is_sharded,
     )
 
 

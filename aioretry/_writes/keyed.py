@@ -9,7 +9,7 @@ from pymongo.errors import ConfigurationError, InvalidOperation
 
 from aioretry._commands.command import Command
 from aioretry._drivers.port import Numbering, ServerKind
-from aioretry._retry.command_execution import Statement, trusted_seconds
+from aioretry._retry.command_execution import Execution, trusted_seconds
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.context import WritePath
@@ -178,33 +178,33 @@ class KeyedWrites:
             # Its retries must not come when a server may have forgotten it.
             limit = Deadline.after(max(0.0, trusted - answer.age)).nearer(limit)
         lease = self._path.lease_of(answer.id)
-        statement = coordinator.statement(command, lease, limit, watch)
-        statement.numbering = Numbering.REQUIRED
+        execution = coordinator.execution(command, lease, limit, watch)
+        execution.numbering = Numbering.REQUIRED
         if answer.age is not None:
-            statement.began_before(coordinator.loop.time(), answer.age)
+            execution.began_before(coordinator.loop.time(), answer.age)
         in_doubt = False
         try:
-            reply = await coordinator.execute(statement)
+            reply = await coordinator.execute(execution)
         except BaseException as exc:
-            in_doubt = explain(exc, statement, coordinator) is Outcome.UNKNOWN
+            in_doubt = explain(exc, execution, coordinator) is Outcome.UNKNOWN
             other = self._source.explain(exc) if isinstance(exc, Exception) else None
             if other is None:
                 raise
             raise other from exc
         else:
-            self.replayed = _was_replayed(statement, reply)
-            result: T = result_of(statement, reply)
+            self.replayed = _was_replayed(execution, reply)
+            result: T = result_of(execution, reply)
             return result
         finally:
             lease.finish(discard=in_doubt)
-            attempts.extend(statement.attempts)
+            attempts.extend(execution.attempts)
 
 
-def _was_replayed(statement: Statement, reply: Mapping[str, Any]) -> bool | None:
+def _was_replayed(execution: Execution, reply: Mapping[str, Any]) -> bool | None:
     if reply.get("retriedStmtIds") or reply.get("retriedStmtId") is not None:
         # By an earlier attempt of this call, or by another call: nobody can tell.
-        return None if any(attempt.sent for attempt in statement.attempts[:-1]) else True
-    server = statement.server
+        return None if any(attempt.sent for attempt in execution.attempts[:-1]) else True
+    server = execution.server
     if server is None or server.kind is not ServerKind.PRIMARY:
         return None
     return False if server.max_wire_version >= _FIRST_TELLING_WIRE_VERSION else None

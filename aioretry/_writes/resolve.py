@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.port import Numbering
-from aioretry._retry.command_execution import Statement
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.future import RunningWrite
@@ -25,7 +25,7 @@ class CommandDoubt(Generic[T]):
 
     Args:
         coordinator: What it was executed by.
-        statement: The command; its attempts are added to.
+        execution: The command; its attempts are added to.
         result: Turns a reply into what the user awaits.
         explain: Says on an exception how the write ended after all.
     """
@@ -33,12 +33,12 @@ class CommandDoubt(Generic[T]):
     def __init__(
         self,
         coordinator: Coordinator,
-        statement: Statement,
+        execution: Execution,
         *,
         result: Callable[[Mapping[str, Any]], T],
         explain: Callable[[BaseException], object],
     ) -> None:
-        self.statement = statement
+        self.execution = execution
         self.result = result
         self.explain = explain
         self._coordinator = coordinator
@@ -47,20 +47,20 @@ class CommandDoubt(Generic[T]):
         """Return why the command can't be sent once more, or None if it can."""
         if self.known_reply() is not None:
             return None
-        statement, session = self.statement, self.statement.lease.session
-        if session is None or not statement.number.is_taken or statement.began is None:
+        execution, session = self.execution, self.execution.lease.session
+        if session is None or not execution.number.is_taken or execution.began is None:
             return WITHOUT_ID
-        age, trusted = self._age(), statement.trusted_seconds
+        age, trusted = self._age(), execution.trusted_seconds
         if age >= trusted:
             return (
                 f"the server may have forgotten it: the first attempt began {age:.0f} s ago, and "
                 f"its transaction id can be relied on for {trusted:.0f} s"
             )
         try:
-            is_latest = statement.number.is_latest_of(session)
+            is_latest = execution.number.is_latest_of(session)
         except InvalidOperation:
             return "its session was ended"
-        if not is_latest or statement.lease.is_given_back:
+        if not is_latest or execution.lease.is_given_back:
             return (
                 "its session was used for another write since, and a server remembers only the "
                 "latest write of a session"
@@ -75,27 +75,27 @@ class CommandDoubt(Generic[T]):
             watch: The operation that this is a part of; None if it is one of its own.
         """
         deadline = self._coordinator.deadline(timeout)
-        if deadline is not None and self.statement.began is not None:
+        if deadline is not None and self.execution.began is not None:
             # Its retries must not come later than it could begin.
-            left = self.statement.trusted_seconds - self._age()
+            left = self.execution.trusted_seconds - self._age()
             deadline = Deadline.after(left).nearer(deadline)
         if watch is None:
-            watch = self._coordinator.watch("resolve", self.statement.command)
+            watch = self._coordinator.watch("resolve", self.execution.command)
         return Resolving(self, self._coordinator, deadline, watch)
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the write had ended, or None."""
-        attempts = self.statement.attempts
+        attempts = self.execution.attempts
         return next((each.reply for each in attempts if each.reply is not None), None)
 
-    async def execute(self, statement: Statement) -> Mapping[str, Any]:
+    async def execute(self, execution: Execution) -> Mapping[str, Any]:
         """Send the command; return the reply.
 
         Args:
-            statement: The command, to be sent once more.
+            execution: The command, to be sent once more.
         """
         try:
-            return await self._coordinator.execute(statement)
+            return await self._coordinator.execute(execution)
         except Exception:
             known = self.known_reply()  # an earlier attempt was answered meanwhile
             if known is None:
@@ -103,7 +103,7 @@ class CommandDoubt(Generic[T]):
             return known
 
     def _age(self) -> float:
-        return self.statement.age(self._coordinator.loop.time())
+        return self.execution.age(self._coordinator.loop.time())
 
 
 class Resolving(RunningWrite[T]):
@@ -118,7 +118,7 @@ class Resolving(RunningWrite[T]):
     ) -> None:
         super().__init__(coordinator.loop, watch)
         self._doubt = doubt
-        old = doubt.statement
+        old = doubt.execution
         self._lease = old.lease.again()
         known = doubt.known_reply()
         if known is not None:
@@ -126,15 +126,15 @@ class Resolving(RunningWrite[T]):
             return
         body = {name: value for name, value in old.command.body.items() if name != "writeConcern"}
         command = replace(old.command, body=body)
-        statement = coordinator.statement(command, self._lease, deadline, watch)
-        statement.numbering = Numbering.REQUIRED
-        statement.number, statement.attempts = old.number, old.attempts
-        statement.began, statement.began_at = old.began, old.began_at
-        statement.server = old.server
-        self._run(doubt.execute(statement))
+        execution = coordinator.execution(command, self._lease, deadline, watch)
+        execution.numbering = Numbering.REQUIRED
+        execution.number, execution.attempts = old.number, old.attempts
+        execution.began, execution.began_at = old.began, old.began_at
+        execution.server = old.server
+        self._run(doubt.execute(execution))
 
     def _attempts(self) -> Sequence[Attempt]:
-        return self._doubt.statement.attempts
+        return self._doubt.execution.attempts
 
     def _succeed(self, value: Any) -> None:
         self._lease.finish(discard=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from aioretry._commands.command import Command
 from aioretry._drivers.port import AttemptResult, Ending
-from aioretry._retry.command_execution import Flight, Statement
+from aioretry._retry.command_execution import Execution, Flight
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import SessionLease
@@ -43,107 +43,107 @@ class Write(RunningWrite[T]):
         self._lease = lease
         # What goes on may be begun by a callback of somebody else's.
         self._context = contextvars.copy_context()
-        self._statement: Statement | None = None
+        self._execution: Execution | None = None
         self._flight: Flight | None = None
         try:
-            self._statement = coordinator.statement(build(), lease, deadline, watch)
-            if lease.turn is None and coordinator.can_launch(self._statement):
-                self._flight = coordinator.launch(self._statement, self._land)
+            self._execution = coordinator.execution(build(), lease, deadline, watch)
+            if lease.turn is None and coordinator.can_launch(self._execution):
+                self._flight = coordinator.launch(self._execution, self._land)
                 return
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
             self._fail(exc)
             return
-        self._run(coordinator.execute(self._statement))
+        self._run(coordinator.execute(self._execution))
 
     @property
-    def statement(self) -> Statement | None:
+    def execution(self) -> Execution | None:
         """The command, with its attempts; None if it could not be made."""
-        return self._statement
+        return self._execution
 
     def _abandon(self, reason: BaseException) -> None:
         if self._flight is not None:
             self._flight.abandon(reason)
 
     def _attempts(self) -> Sequence[Attempt]:
-        return [] if self._statement is None else self._statement.attempts
+        return [] if self._execution is None else self._execution.attempts
 
     def _land(self, result: AttemptResult) -> None:
         self._flight = None
-        if self._statement is None or self.done():
+        if self._execution is None or self.done():
             return
         reply = None if result.record is None else result.record.reply
         if result.ending is Ending.REPLIED and reply is not None:
             self._take(reply)
         else:
-            self._run(self._coordinator.execute(self._statement, result), self._context)
+            self._run(self._coordinator.execute(self._execution, result), self._context)
 
     def _succeed(self, value: Any) -> None:
-        if self._statement is None:
+        if self._execution is None:
             raise AssertionError("a reply without a command")
-        self._lease.finish(discard=self._statement.leaves_doubt(value))
+        self._lease.finish(discard=self._execution.leaves_doubt(value))
         try:
-            result = result_of(self._statement, value)
+            result = result_of(self._execution, value)
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
             self._end(exc)
         else:
             self._end_well(result)
 
     def _settle(self, exc: BaseException) -> None:
-        outcome = explain(exc, self._statement, self._coordinator)
+        outcome = explain(exc, self._execution, self._coordinator)
         self._lease.finish(discard=outcome is Outcome.UNKNOWN)
 
 
-def result_of(statement: Statement, reply: Mapping[str, Any]) -> Any:
+def result_of(execution: Execution, reply: Mapping[str, Any]) -> Any:
     """Turn the reply of a successful write into what the user awaits.
 
     Raises:
         Exception: The reply is not what it should be; the write is applied all the same.
     """
     try:
-        return statement.command.result(reply)
+        return execution.command.result(reply)
     except Exception as exc:
-        attach(exc, Outcome.APPLIED, statement.attempts)
+        attach(exc, Outcome.APPLIED, execution.attempts)
         raise
 
 
-def explain(exc: BaseException, statement: Statement | None, coordinator: Coordinator) -> Outcome:
+def explain(exc: BaseException, execution: Execution | None, coordinator: Coordinator) -> Outcome:
     """Say on an exception that leaves a write how the write ended.
 
     Args:
         exc: The exception.
-        statement: The command; None if there was none yet.
+        execution: The command; None if there was none yet.
         coordinator: What it was executed by.
 
     Returns:
         The outcome.
     """
-    if statement is None:
+    if execution is None:
         attach(exc, Outcome.NOT_APPLIED, [])
         return Outcome.NOT_APPLIED
-    attempts, command = statement.attempts, statement.command
+    attempts, command = execution.attempts, execution.command
     outcome = outcome_of_attempts(
         attempts,
         holds_multi=command.holds_multi,
         is_atomic=command.is_atomic,
-        is_sharded=statement.is_sharded,
+        is_sharded=execution.is_sharded,
     )
     doubt = None
     if outcome is Outcome.UNKNOWN:
         doubt = CommandDoubt(
             coordinator,
-            statement,
-            result=partial(result_of, statement),
-            explain=lambda again: explain(again, statement, coordinator),
+            execution,
+            result=partial(result_of, execution),
+            explain=lambda again: explain(again, execution, coordinator),
         )
     attach(exc, outcome, attempts, doubt=doubt)
     if len(attempts) > 1 or outcome is Outcome.UNKNOWN:
-        exc.add_note(_note(statement, outcome))
+        exc.add_note(_note(execution, outcome))
     return outcome
 
 
-def tried_for(statement: Statement) -> str:
+def tried_for(execution: Execution) -> str:
     """Return what was tried for a command, in less than one line."""
-    attempts = statement.attempts
+    attempts = execution.attempts
     left_out = len(attempts) - 2 * _MOST_TOLD
     if left_out <= 0:
         return "; ".join(map(_told, attempts))
@@ -155,8 +155,8 @@ def _told(attempt: Attempt) -> str:
     return f"{_host(attempt)} {_answer(attempt)} after {attempt.duration:.3f} s"
 
 
-def _note(statement: Statement, outcome: Outcome) -> str:
-    command, tried = statement.command, tried_for(statement)
+def _note(execution: Execution, outcome: Outcome) -> str:
+    command, tried = execution.command, tried_for(execution)
     return (
         f"aioretry: {command.operation} on {command.namespace}: {tried}; outcome: {outcome.value}"
     )

@@ -18,7 +18,7 @@ from aioretry._commands.command import Command
 from aioretry._commands.encoded import EncodedDocuments, section
 from aioretry._commands.replies import leaves_out, retryable_error_in, tells_each
 from aioretry._drivers.port import Numbering, ServerView
-from aioretry._retry.command_execution import Statement
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry.errors import Attempt
 
@@ -33,22 +33,22 @@ _MOST_LEVELS = 100  # MongoDB promises to store so many
 
 
 def vagueness(
-    statement: Statement, reply: Mapping[str, Any], error: BaseException | None = None
+    execution: Execution, reply: Mapping[str, Any], error: BaseException | None = None
 ) -> OperationFailure | None:
     """Return an error if a reply does not say what became of each statement, or None.
 
     Args:
-        statement: An unordered insert, or any other command, which is never answered so.
+        execution: An unordered insert, or any other command, which is never answered so.
         reply: The reply.
         error: What the reply was taken for, if that was an error.
     """
-    count = statement.command.statement_count
-    if count == 1 or not _is_unordered_insert(statement.command.body):
+    count = execution.command.statement_count
+    if count == 1 or not _is_unordered_insert(execution.command.body):
         return None
-    if not statement.number.is_taken or not _was_sent_before(statement.attempts, reply, error):
+    if not execution.number.is_taken or not _was_sent_before(execution.attempts, reply, error):
         return None
     if not leaves_out(reply, count) and (
-        not _misplaces_errors(statement.server) or tells_each(reply, count)
+        not _misplaces_errors(execution.server) or tells_each(reply, count)
     ):
         return None
     return silence(reply, count)
@@ -63,48 +63,48 @@ def silence(reply: Mapping[str, Any], count: int) -> OperationFailure:
     )
 
 
-def numbers_in(reply: Mapping[str, Any], statement: Statement) -> Sequence[int] | None:
+def numbers_in(reply: Mapping[str, Any], execution: Execution) -> Sequence[int] | None:
     """Return the documents that have a number of their own, in its order; None if nobody knows.
 
     Args:
         reply: A reply, vague or not; it names all the others.
-        statement: The command.
+        execution: The command.
     """
-    positions = range(statement.command.statement_count)
-    if not _misplaces_errors(statement.server):
+    positions = range(execution.command.statement_count)
+    if not _misplaces_errors(execution.server):
         return positions
     unnumbered = _unnumbered_in(reply)
     if not unnumbered:
         return positions
-    if statement.is_sharded:  # each shard counts for itself
+    if execution.is_sharded:  # each shard counts for itself
         return None
     return [position for position in positions if position not in unnumbered]
 
 
-def unknown_from(statement: Statement, reply: Mapping[str, Any] | None) -> int:
+def unknown_from(execution: Execution, reply: Mapping[str, Any] | None) -> int:
     """Return how many of an insert's first documents have numbers that are known.
 
     Args:
-        statement: The command.
+        execution: The command.
         reply: A reply, vague or not, or None if there was none.
     """
-    count, server = statement.command.statement_count, statement.server
+    count, server = execution.command.statement_count, execution.server
     if count == 1 or server is None or not _misplaces_errors(server):
         return count
     if reply is None:
-        (documents,) = statement.command.body["documents"]
+        (documents,) = execution.command.body["documents"]
         most = server.limits.max_document_size
         refused = (_may_be_unnumbered(document, most) for document in documents.documents())
         return next((position + 1 for position, is_so in enumerate(refused) if is_so), count)
-    return count if numbers_in(reply, statement) is not None else min(_unnumbered_in(reply)) + 1
+    return count if numbers_in(reply, execution) is not None else min(_unnumbered_in(reply)) + 1
 
 
-def doubt_vague_replies(statement: Statement) -> None:
+def doubt_vague_replies(execution: Execution) -> None:
     """Have no attempt of a command pass for answered whose reply says too little."""
-    for position, attempt in enumerate(statement.attempts):
-        error = None if attempt.reply is None else vagueness(statement, attempt.reply)
+    for position, attempt in enumerate(execution.attempts):
+        error = None if attempt.reply is None else vagueness(execution, attempt.reply)
         if error is not None:
-            statement.attempts[position] = replace(attempt, error=error, reply=None)
+            execution.attempts[position] = replace(attempt, error=error, reply=None)
 
 
 class Inquiry:
@@ -115,15 +115,15 @@ class Inquiry:
 
     Args:
         coordinator: Executes commands.
-        statement: The command; nothing else may use its session meanwhile.
+        execution: The command; nothing else may use its session meanwhile.
         asked: Gets the attempts.
     """
 
     def __init__(
-        self, coordinator: Coordinator, statement: Statement, asked: list[Attempt]
+        self, coordinator: Coordinator, execution: Execution, asked: list[Attempt]
     ) -> None:
         self._coordinator = coordinator
-        self._statement = statement
+        self._execution = execution
         self._asked = asked
         self._errors: list[Mapping[str, Any]] = []
         self._done = 0
@@ -141,10 +141,10 @@ class Inquiry:
         Raises:
             PyMongoError: Not all of it was found out.
         """
-        vague = vagueness(self._statement, reply, error)
+        vague = vagueness(self._execution, reply, error)
         if vague is None:
             return reply
-        positions = numbers_in(reply, self._statement)
+        positions = numbers_in(reply, self._execution)
         if positions is None:
             raise vague
         numbered = set(positions)
@@ -162,7 +162,7 @@ class Inquiry:
 
     async def _ask_for_all(self, positions: Sequence[int]) -> None:
         open_ranges = [(0, len(positions))] if positions else []
-        is_first = len(positions) == self._statement.command.statement_count
+        is_first = len(positions) == self._execution.command.statement_count
         while open_ranges:
             start, stop = open_ranges.pop()
             # That of all together is known to say too little.
@@ -183,8 +183,8 @@ class Inquiry:
 
     async def _ask(self, positions: Sequence[int], start: int, stop: int) -> Mapping[str, Any]:
         part = replace(
-            self._statement,
-            command=part_of(self._statement.command, positions[start:stop], range(start, stop)),
+            self._execution,
+            command=part_of(self._execution.command, positions[start:stop], range(start, stop)),
             numbering=Numbering.REQUIRED,
             attempts=[],
             retries=None,

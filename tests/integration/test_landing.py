@@ -123,7 +123,7 @@ class TestExceptions:
             "_drivers.motor.sessions.ImplicitSession.close",
             "_drivers.motor.connections.Connections.put",
             "_drivers.motor.attempts.Attempts.learn_of",
-            "_retry.command_execution.Statement.settle",
+            "_retry.command_execution.Execution.settle",
         ],
     )
     @pytest.mark.parametrize("case", ["answered", "cancelled", "broken"])

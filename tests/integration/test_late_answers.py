@@ -153,14 +153,14 @@ class TestSessions:
         await collection.insert_one({"_id": 1, "n": 0})
         pool = client.delegate._topology._session_pool
         exc = await lost_increment(replica_set, collection)
-        session = exc.__dict__["_aioretry_report"].doubt.statement.lease.session._server_session
+        session = exc.__dict__["_aioretry_report"].doubt.execution.lease.session._server_session
         assert session not in pool
         async with replica_set.faults.hang("update", applied=True) as held:
             write = collection.update_one({"_id": 1}, {"$inc": {"n": 1}})
             await held.wait_until_fired()
             write.cancel()
             late = await ending(write)
-            session = late.__dict__["_aioretry_report"].doubt.statement.lease.session
+            session = late.__dict__["_aioretry_report"].doubt.execution.lease.session
             assert session._server_session not in pool
             held.disarm()
             async with asyncio.timeout(60):

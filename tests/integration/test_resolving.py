@@ -147,7 +147,7 @@ class TestAnswersLost:
         )
         async with lose("update", times=4, namespace=seeded.full_name):
             assert 1 == (await resolve(exc, 30)).modified_count
-        assert 7 == len(report_of(exc).doubt.statement.attempts)
+        assert 7 == len(report_of(exc).doubt.execution.attempts)
         assert 1 == stored.find_one()["n"]
 
     async def test_a_surrounding_deadline_counts(self, replica_set, seeded, stored):
@@ -223,7 +223,7 @@ class TestElsewhere:
             await replica_set.step_down()
         assert 1 == (await resolve(exc, 30)).modified_count
         assert 1 == stored.find_one()["n"]
-        addresses = [a.address for a in report_of(exc).doubt.statement.attempts]
+        addresses = [a.address for a in report_of(exc).doubt.execution.attempts]
         assert addresses[0] != addresses[-1]
 
     @pytest.mark.parametrize("fault", ["drop_reply", "drop_request"])
@@ -315,7 +315,7 @@ class TestNotWaitedFor:
             write.cancel()
             with pytest.raises(asyncio.CancelledError) as caught:
                 await write
-        attempts = report_of(caught.value).doubt.statement.attempts
+        attempts = report_of(caught.value).doubt.execution.attempts
         async with asyncio.timeout(20):
             while attempts[0].reply is None:
                 await asyncio.sleep(0.01)

@@ -18,7 +18,7 @@ from aioretry._drivers.port import (
     ServerView,
     TopologyView,
 )
-from aioretry._retry.command_execution import Flight, Statement
+from aioretry._retry.command_execution import Execution, Flight
 from aioretry._retry.sessions import SessionLease
 from aioretry._retry.stale_primary import Race
 from aioretry.deadlines import Deadline
@@ -121,9 +121,9 @@ class Sky:
         """Begin an attempt, and let it choose a server, if it is to get so far, and send."""
         lease = SessionLease(lambda: None)
         command = insert_one(TARGET, {"_id": 7}, None, None)
-        self.statement = Statement(command, lease, deadline, Numbering.IF_SUPPORTED)
+        self.execution = Execution(command, lease, deadline, Numbering.IF_SUPPORTED)
         flight = Flight(
-            self.driver, self.loop, self.statement, self.results.append, self.race.remove
+            self.driver, self.loop, self.execution, self.results.append, self.race.remove
         )
         self.race.add(flight)
         call, self.land = self.driver.calls[-1]
@@ -164,7 +164,7 @@ class TestGivenUp:
         assert (A, True) == (result.record.address, result.record.sent)
         assert isinstance(result.record.error, AutoReconnect)
         assert "a:1: the server stopped taking writes" in str(result.record.error)
-        assert [result.record] == sky.statement.attempts
+        assert [result.record] == sky.execution.attempts
         assert [sky.driver.calls[0][0]] == sky.driver.abandoned
 
     def test_while_there_is_no_other_server(self):
@@ -304,9 +304,9 @@ class TestAfterwards:
         sky.launch()
         sky.driver.know(server(B))
         sky.seconds_until_the_end()
-        history = list(sky.statement.attempts)
+        history = list(sky.execution.attempts)
         sky.land(applied(sky.driver.calls[0][0]))
-        assert (1, history) == (len(sky.results), sky.statement.attempts)
+        assert (1, history) == (len(sky.results), sky.execution.attempts)
 
     def test_nothing_is_scheduled_while_nothing_is_under_way(self):
         """Without attempts nobody looks at the topology."""
@@ -363,7 +363,7 @@ class TestCancelled:
         assert ([call], []) == (sky.driver.abandoned, sky.results)
         assert [] == sky.loop.timers
         sky.land(applied(call))
-        assert [{"ok": 1, "n": 1}] == [attempt.reply for attempt in sky.statement.attempts]
+        assert [{"ok": 1, "n": 1}] == [attempt.reply for attempt in sky.execution.attempts]
 
     def test_is_looked_after_until_it_lands(self):
         """When its thread is done nobody looks any more."""

@@ -16,7 +16,7 @@ from aioretry._commands.encoded import EncodedDocuments, section
 from aioretry._commands.replies import tells_each
 from aioretry._commands.single import Target
 from aioretry._drivers.port import Numbering, ServerKind, ServerView
-from aioretry._retry.command_execution import Statement
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.unclear_inserts import Inquiry, doubt_vague_replies, unknown_from, vagueness
 
@@ -71,13 +71,13 @@ class OldServer:
         waiting.clear()
         return ends
 
-    async def send(self, statement):
+    async def send(self, execution):
         """Execute a command, as a coordinator does."""
-        body = statement.command.body
+        body = execution.command.body
         documents = [bson.decode(one.raw) for p in body["documents"] for one in p.documents()]
         self.asked += 1
         reply = self.insert(documents, body.get("stmtIds"))
-        statement.attempts.append(Attempt(("a", 1), 0.0, 0.0, True, None, reply))
+        execution.attempts.append(Attempt(("a", 1), 0.0, 0.0, True, None, reply))
         return reply
 
 
@@ -98,16 +98,16 @@ def sent(kinds, server=OLD, *, ordered=False, times=1):
     command.prepare(LIMITS, encode)
     session = Session()
     lease = SessionLease(lambda: session, None)
-    statement = Statement(command, lease, None, Numbering.REQUIRED, server=server)
-    statement.number.take(session)
+    execution = Execution(command, lease, None, Numbering.REQUIRED, server=server)
+    execution.number.take(session)
     lost = Attempt(("a", 1), 0.0, 0.0, True, AutoReconnect("lost"), None)
-    statement.attempts += [lost] * times
-    return statement
+    execution.attempts += [lost] * times
+    return execution
 
 
-def answered(statement, reply):
+def answered(execution, reply):
     """Note an answer."""
-    statement.attempts.append(Attempt(("a", 1), 0.0, 0.0, True, None, reply))
+    execution.attempts.append(Attempt(("a", 1), 0.0, 0.0, True, None, reply))
 
 
 def mixes(*kinds, upto=6):
@@ -142,22 +142,22 @@ class TestReplies:
     def test_which_are_exact(self, harmless):
         """First answers, answers to ordered commands, and those of newer servers are believed."""
         reply = {"n": 2, "writeErrors": [{"index": 0, "code": DUPLICATE}]}
-        statement = sent([REFUSED, NEW, NEW])
-        answered(statement, reply)
-        assert vagueness(statement, reply) is not None
-        statement = sent([REFUSED, NEW, NEW], **harmless)
-        answered(statement, reply)
-        assert vagueness(statement, reply) is None
+        execution = sent([REFUSED, NEW, NEW])
+        answered(execution, reply)
+        assert vagueness(execution, reply) is not None
+        execution = sent([REFUSED, NEW, NEW], **harmless)
+        answered(execution, reply)
+        assert vagueness(execution, reply) is None
 
     def test_no_answer(self):
         """An answer that says too little is none; the others stay."""
         vague, clear = {"n": 2}, {"n": 3}
-        statement = sent([REFUSED, NEW, NEW])
-        answered(statement, vague)
-        answered(statement, clear)
-        doubt_vague_replies(statement)
-        assert [None, None, clear] == [attempt.reply for attempt in statement.attempts]
-        assert "acknowledged 2 of 3 inserts and refused 0" in str(statement.attempts[1].error)
+        execution = sent([REFUSED, NEW, NEW])
+        answered(execution, vague)
+        answered(execution, clear)
+        doubt_vague_replies(execution)
+        assert [None, None, clear] == [attempt.reply for attempt in execution.attempts]
+        assert "acknowledged 2 of 3 inserts and refused 0" in str(execution.attempts[1].error)
 
 
 class TestInquiry:
@@ -165,11 +165,11 @@ class TestInquiry:
     async def test_any_documents(self, batch_size):
         """Whatever is new, refused or invalid, the truth is found out, and nothing done twice."""
         for kinds in mixes(NEW, REFUSED, INVALID):
-            server, statement, asked = OldServer(batch_size), sent(kinds), []
+            server, execution, asked = OldServer(batch_size), sent(kinds), []
             truth = server.insert([{"is": kind} for kind in kinds])
             memory = set(server.memory)
-            reply = await server.send(statement)
-            assert truth == await Inquiry(server, statement, asked).complete(reply)
+            reply = await server.send(execution)
+            assert truth == await Inquiry(server, execution, asked).complete(reply)
             assert memory == server.memory
             assert server.asked - 1 == len(asked) <= 2 * len(kinds)
 
@@ -177,31 +177,31 @@ class TestInquiry:
         """A refused one among many costs few commands."""
         kinds = [NEW] * 1000
         kinds[400] = REFUSED
-        server, statement = OldServer(), sent(kinds)
+        server, execution = OldServer(), sent(kinds)
         server.insert([{"is": kind} for kind in kinds])
-        completed = await Inquiry(server, statement, []).complete(await server.send(statement))
+        completed = await Inquiry(server, execution, []).complete(await server.send(execution))
         assert [400] == [error["index"] for error in completed["writeErrors"]]
         assert 999 == completed["n"]
         assert server.asked <= 22
 
     async def test_a_concern_error(self):
         """That of any answer is in the whole."""
-        server, statement = OldServer(), sent([REFUSED, NEW])
+        server, execution = OldServer(), sent([REFUSED, NEW])
         server.insert([{"is": REFUSED}, {"is": NEW}])
         concern = {"code": 64, "errmsg": "slow"}
-        reply = await server.send(statement)
+        reply = await server.send(execution)
         reply["writeConcernError"] = concern
-        completed = await Inquiry(server, statement, []).complete(reply)
+        completed = await Inquiry(server, execution, []).complete(reply)
         assert (1, concern) == (completed["n"], completed["writeConcernError"])
 
     async def test_through_a_router(self):
         """Where each shard numbers its own, invalid documents leave the others in doubt."""
         kinds = [REFUSED, INVALID, REFUSED, NEW]
-        server, statement = OldServer(), sent(kinds)
+        server, execution = OldServer(), sent(kinds)
         server.insert([{"is": kind} for kind in kinds])
-        statement.server = replace(OLD, kind=ServerKind.MONGOS)
+        execution.server = replace(OLD, kind=ServerKind.MONGOS)
         with pytest.raises(OperationFailure, match="acknowledged 1 of 4"):
-            await Inquiry(server, statement, []).complete(await server.send(statement))
+            await Inquiry(server, execution, []).complete(await server.send(execution))
 
 
 class TestNumbers:
@@ -218,9 +218,9 @@ class TestNumbers:
     )
     def test_of_an_answer(self, server, expected):
         """An answer tells of all, but for a router of which each shard has its own."""
-        statement = sent([NEW, INVALID, REFUSED, NEW], server)
-        assert expected == unknown_from(statement, {"n": 2, "writeErrors": self.ERRORS})
-        assert 4 == unknown_from(statement, {"n": 4})
+        execution = sent([NEW, INVALID, REFUSED, NEW], server)
+        assert expected == unknown_from(execution, {"n": 2, "writeErrors": self.ERRORS})
+        assert 4 == unknown_from(execution, {"n": 4})
 
     def test_of_harmless_documents(self):
         """Without an answer, documents that can only be numbered are."""

@@ -650,7 +650,7 @@ async def test_what_the_result_raises_is_an_applied_write():
     def broken(reply):
         raise ZeroDivisionError
 
-    write._statement.command.result = broken
+    write._execution.command.result = broken
     with pytest.raises(ZeroDivisionError) as caught:
         await write
     assert outcome_of(caught.value) is Outcome.APPLIED

@@ -20,7 +20,7 @@ from aioretry._commands import replies
 from aioretry._commands.command import Command, CommandLimits, Encode
 from aioretry._commands.encoded import EncodedDocuments
 from aioretry._commands.single import Target
-from aioretry._retry.command_execution import Statement
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import SharedWatch, Watch
 from aioretry._retry.sessions import SessionLease
@@ -72,8 +72,8 @@ class SharedInsert:
         self.write: Write[Mapping[str, Any]] = Write(
             coordinator, self._command, lease, self.deadline, watch
         )
-        if self.write.statement is not None:
-            self.write.statement.is_shared = True
+        if self.write.execution is not None:
+            self.write.execution.is_shared = True
         self._shares: Shares | None = None
 
     def __len__(self) -> int:
@@ -82,8 +82,8 @@ class SharedInsert:
     @property
     def waiting(self) -> int:
         """How many inserts are in it, unless an attempt is in the air."""
-        statement = self.write.statement
-        return len(self) if statement is not None and statement.flight is None else 0
+        execution = self.write.execution
+        return len(self) if execution is not None and execution.flight is None else 0
 
     def outlives(self, insert: CoalescedInsert) -> bool:
         """Tell whether the deadline of an insert comes before that of the whole."""
@@ -93,7 +93,7 @@ class SharedInsert:
     @property
     def attempts(self) -> Sequence[Attempt]:
         """What was tried."""
-        return self._statement().attempts
+        return self._execution().attempts
 
     def let_go(self, insert: CoalescedInsert, exc: BaseException) -> None:
         """Do without an insert: it is taken out, or its outcome is unknown until the end."""
@@ -104,7 +104,7 @@ class SharedInsert:
         else:
             self._gone[index] = exc
             doubt = self._each().doubt(index, insert.inserted_id)
-            attach(exc, Outcome.UNKNOWN, self._statement().history(), doubt=doubt)
+            attach(exc, Outcome.UNKNOWN, self._execution().history(), doubt=doubt)
         if not self._left:
             self.write.cancel()
             if index is not None and self.write.done():
@@ -112,12 +112,12 @@ class SharedInsert:
 
     def too_late(self, insert: CoalescedInsert) -> DeadlineExceeded:
         """Return the error that says that an insert's deadline is over."""
-        statement = self._statement()
-        last: BaseException | None = statement.last_error()
-        if last is None and statement.attempts:  # nobody has judged it yet
-            last = statement.attempts[-1].error
+        execution = self._execution()
+        last: BaseException | None = execution.last_error()
+        if last is None and execution.attempts:  # nobody has judged it yet
+            last = execution.attempts[-1].error
         if isinstance(last, Exception):
-            error = self._coordinator.too_late(statement, last)
+            error = self._coordinator.too_late(execution, last)
             error.__cause__ = last
             return error
         return past(is_sent=self._take_out(insert) is not None)
@@ -190,8 +190,8 @@ class SharedInsert:
         doubt = self._each().doubt(index, insert.inserted_id)
         if doubt.why_unresolvable() is not None:
             return False
-        statement = self._statement()
-        left = None if statement.deadline is None else statement.time_left()
+        execution = self._execution()
+        left = None if execution.deadline is None else execution.time_left()
         part = None if insert.watch is None else SharedWatch([insert.watch].copy)
         asked = asyncio.ensure_future(self._each().ask(index, insert.inserted_id, left, part))
         asked.add_done_callback(partial(self._hear, insert, index))
@@ -292,14 +292,14 @@ class SharedInsert:
 
     def _each(self) -> Shares:
         if self._shares is None:
-            self._shares = Shares(self._coordinator, self._statement(), self._answers)
+            self._shares = Shares(self._coordinator, self._execution(), self._answers)
         return self._shares
 
-    def _statement(self) -> Statement:
-        statement = self.write.statement
-        if statement is None:
+    def _execution(self) -> Execution:
+        execution = self.write.execution
+        if execution is None:
             raise AssertionError("no command was made")
-        return statement
+        return execution
 
 
 def past(*, is_sent: bool) -> DeadlineExceeded:

@@ -14,7 +14,7 @@ from aioretry._commands.error_codes import (
     says_no_retryable_writes,
 )
 from aioretry._commands.replies import alone, error_in, leaves_out
-from aioretry._retry.command_execution import Statement
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.verdict import code_of, outcome_of_attempts
@@ -28,18 +28,18 @@ class Shares:
 
     Args:
         coordinator: Executes the command.
-        statement: The command.
+        execution: The command.
         answers: Replies that were taken for errors, so that the command may be sent again.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
-        statement: Statement,
+        execution: Execution,
         answers: Mapping[BaseException, Mapping[str, Any]],
     ) -> None:
         self._coordinator = coordinator
-        self._statement = statement
+        self._execution = execution
         self._answers = answers
         self._read: Mapping[str, Any] | None = None
         self._denials: dict[int, Mapping[str, Any]] = {}
@@ -52,7 +52,7 @@ class Shares:
             return False
         if self._vagueness(reply) is None:
             return index not in self._denials_in(reply)
-        numbers = numbers_in(reply, self._statement)
+        numbers = numbers_in(reply, self._execution)
         return numbers is None or index in numbers
 
     def denial(self, index: int) -> Mapping[str, Any] | None:
@@ -70,7 +70,7 @@ class Shares:
         """
         reply = self._latest_reply()
         if self._known is None or self._known[0] is not reply:
-            self._known = reply, unknown_from(self._statement, reply)
+            self._known = reply, unknown_from(self._execution, reply)
         return index < self._known[1]
 
     def error_in(
@@ -92,7 +92,7 @@ class Shares:
             replace(attempt, error=error, reply=None)
             if self._reply_to(attempt) is reply
             else self._as_alone(attempt, index)
-            for attempt in self._statement.attempts
+            for attempt in self._execution.attempts
         ]
         surfacing = self._surfacing(error)
         self._attach(surfacing, attempts, self._outcome_of(attempts), index, inserted_id)
@@ -110,21 +110,21 @@ class Shares:
 
     def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
         """Return what it takes to find out how an insert ended."""
-        whole = self._doubt(self._statement, index, inserted_id)
+        whole = self._doubt(self._execution, index, inserted_id)
         return ShareDoubt(self, whole, index, inserted_id)
 
     def ask(
         self, index: int, inserted_id: object, timeout: float | None, watch: Watch | None = None
     ) -> Awaitable[Any]:
         """Send one insert once more, under the number that it has in the command."""
-        statement = self._statement
-        if statement.command.statement_count > 1:
-            statement = self._alone(index)
-        return self._doubt(statement, index, inserted_id).resolve(timeout, watch)
+        execution = self._execution
+        if execution.command.statement_count > 1:
+            execution = self._alone(index)
+        return self._doubt(execution, index, inserted_id).resolve(timeout, watch)
 
     def acknowledgement(self, index: int) -> Mapping[str, Any] | None:
         """Return a reply to the command by which an insert is applied, or None."""
-        attempts = (self._as_alone(attempt, index) for attempt in self._statement.attempts)
+        attempts = (self._as_alone(attempt, index) for attempt in self._execution.attempts)
         return next((attempt.reply for attempt in attempts if attempt.reply is not None), None)
 
     def silence_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
@@ -133,25 +133,25 @@ class Shares:
         Servers before 5.0 leave out the refused ones that stand before others, or name others for
         them, when they are asked a second time.
         """
-        count = self._statement.command.statement_count
+        count = self._execution.command.statement_count
         if count > 1 and leaves_out(reply, count):
             return silence(reply, count)
         return self._vagueness(reply)
 
     def _doubt(
-        self, statement: Statement, index: int, inserted_id: object
+        self, execution: Execution, index: int, inserted_id: object
     ) -> CommandDoubt[InsertOneResult]:
-        own = Shares(self._coordinator, statement, {})
+        own = Shares(self._coordinator, execution, {})
         return _PartDoubt(
             self._coordinator,
-            statement,
+            execution,
             answer_to_all=partial(self.acknowledgement, index),
             result=lambda _: InsertOneResult(inserted_id, True),
             explain=partial(own.explain, index=0, inserted_id=inserted_id),
         )
 
-    def _alone(self, index: int) -> Statement:
-        whole = self._statement
+    def _alone(self, index: int) -> Execution:
+        whole = self._execution
         (documents,) = whole.command.body["documents"]
         body = {
             **whole.command.body,
@@ -171,11 +171,11 @@ class Shares:
 
     def _vagueness(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         error = next((error for error, known in self._answers.items() if known is reply), None)
-        return vagueness(self._statement, reply, error)
+        return vagueness(self._execution, reply, error)
 
     def _number_of(self, index: int) -> int:
         reply = self._latest_reply()
-        numbers = None if reply is None else numbers_in(reply, self._statement)
+        numbers = None if reply is None else numbers_in(reply, self._execution)
         return index if numbers is None or index not in numbers else numbers.index(index)
 
     def _latest_reply(self) -> Mapping[str, Any] | None:
@@ -183,7 +183,7 @@ class Shares:
 
     def _look_back(self) -> "_History":
         # Once for all inserts, of which there may be thousands, as may be the attempts.
-        attempts = tuple(self._statement.attempts)
+        attempts = tuple(self._execution.attempts)
         if self._history is None or self._history.attempts != attempts:
             replies = map(self._reply_to, reversed(attempts))
             latest = next((reply for reply in replies if reply is not None), None)
@@ -195,11 +195,11 @@ class Shares:
         return reply is not None and self.is_silent(reply, index)
 
     def _outcome_of(self, attempts: Sequence[Attempt]) -> Outcome:
-        statement = self._statement
+        execution = self._execution
         return outcome_of_attempts(
             attempts,
-            is_atomic=statement.command.is_atomic,
-            is_sharded=statement.is_sharded,
+            is_atomic=execution.command.is_atomic,
+            is_sharded=execution.is_sharded,
         )
 
     def _attach(
@@ -216,9 +216,9 @@ class Shares:
     def _surfacing(self, error: OperationFailure) -> Exception:
         if says_no_retryable_writes(error):
             return no_retryable_writes(error)
-        deadline = self._statement.deadline
+        deadline = self._execution.deadline
         if code_of(error) == MAX_TIME_EXPIRED and deadline is not None and deadline.is_limited:
-            late = self._coordinator.too_late(self._statement, error)
+            late = self._coordinator.too_late(self._execution, error)
             late.__cause__ = error
             return late
         return error
@@ -266,19 +266,19 @@ class _PartDoubt(CommandDoubt[InsertOneResult]):
     def __init__(
         self,
         coordinator: Coordinator,
-        statement: Statement,
+        execution: Execution,
         *,
         answer_to_all: Callable[[], Mapping[str, Any] | None],
         result: Callable[[Mapping[str, Any]], InsertOneResult],
         explain: Callable[[BaseException], object],
     ) -> None:
-        super().__init__(coordinator, statement, result=result, explain=explain)
+        super().__init__(coordinator, execution, result=result, explain=explain)
         self._answer_to_all = answer_to_all
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the insert had ended, or None."""
         known = self._answer_to_all()
-        if known is None and self.statement.command.statement_count == 1:
+        if known is None and self.execution.command.statement_count == 1:
             known = super().known_reply()
         return known
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import anyio
-from pymongo.errors import ConnectionFailure, NetworkTimeout, PyMongoError
+from pymongo.errors import NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
@@ -338,40 +338,53 @@ class TransactionCall(Generic[T]):
         closed = isinstance(error, GeneratorExit)  # which leaves no time for anything
         if closed or not self.session.delegate.in_transaction:
             return
-        is_lost = self.session_per_run and isinstance(error, ConnectionFailure)
-        if is_lost or _has_left_something_running(error):
-            tried = self.session._write_path.abort(motor.take_transaction(self.session))
-            with anyio.move_on_after(self._abort_time, shield=True):
-                await tried
-            return
-        if not self.retries.under_deadline:
-            await self.session.abort_transaction()
-            return
-        with deadlines.fresh_timeout(self._abort_time):
-            aborted = AsyncIOMotorClientSession.abort_transaction(self.session)
-        await aborted
+        for_certain = (
+            self.session_per_run
+            or _has_left_something_running(error)
+            # What is run again in the same session ends what it began before.
+            or (motor.has_pending(self.session) and not has_label(error, TRANSIENT))
+        )
+        seconds = self._abort_time if for_certain or self.retries.under_deadline else None
+        await _abort(self.session, seconds, for_certain=for_certain)
+
+
+async def _abort(
+    session: RetryMotorClientSession, seconds: float | None, *, for_certain: bool
+) -> None:
+    if for_certain:
+        tried = session._write_path.abort(motor.take_transaction(session))
+        with anyio.move_on_after(seconds, shield=True):
+            await tried
+        return
+    with nullcontext() if seconds is None else deadlines.fresh_timeout(seconds):
+        aborted: Any = AsyncIOMotorClientSession.abort_transaction(session)
+    try:
+        await asyncio.shield(aborted)  # it goes on in its thread, whoever is cancelled
+    except asyncio.CancelledError:
+        aborted.add_done_callback(partial(_end_after, motor.take_transaction(session)))
+        raise
 
 
 async def _commit(
     session: RetryMotorClientSession, limit: Deadline | None, *, is_last: bool = False
 ) -> None:
     if limit is not None and limit.is_over and motor.has_begun_transaction(session):
-        await session.abort_transaction()
+        await _abort(session, _ABORT_TIMEOUT, for_certain=is_last)
         raise DeadlineExceeded(
             "the deadline was over before the transaction could be committed; it is aborted"
         )
     commit: Any = AsyncIOMotorClientSession.commit_transaction(session)  # typed as a coroutine
     try:
-        await asyncio.shield(commit)  # it goes on in its thread, whoever is cancelled
+        await asyncio.shield(commit)  # the same
     except asyncio.CancelledError:
-        commit.add_done_callback(partial(_after_commit, session.delegate if is_last else None))
+        commit.add_done_callback(partial(_end_after, session.delegate if is_last else None))
         raise
 
 
-def _after_commit(session: Any, commit: asyncio.Future[None]) -> None:
-    """End the session, if that is nobody else's, of a commit that nobody waits for any more."""
-    if not commit.cancelled():
-        commit.exception()
+def _end_after(session: Any, ending: asyncio.Future[None]) -> None:
+    """End the session, if that is nobody else's, of an end that nobody waits for any more."""
+    if not ending.cancelled():
+        ending.exception()
     if session is not None:
         session.end_session()  # which sends nothing then
 

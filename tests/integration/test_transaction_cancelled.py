@@ -1,14 +1,17 @@
 """A transaction that is cancelled leaves no lock and no session at the servers."""
 
 import asyncio
+import contextlib
 import threading
 
 import anyio
 import anyio.to_thread
 import pymongo
 import pytest
+from bson.errors import InvalidDocument
 
-from aioretry import RetryClient, run_transaction
+from aioretry import RetryClient, deadline, run_transaction
+from aioretry._drivers.motor import aborting
 from aioretry.testing import ReplicaSet
 
 
@@ -118,7 +121,72 @@ def few_sessions(server_version):
         yield servers
 
 
-@pytest.mark.parametrize("when", ["in the callback", "in the commit"])
+@pytest.mark.parametrize("is_group", [False, True], ids=["plain", "group"])
+async def test_whose_abort_is_lost_before_another_run(
+    is_group, transact, replica_set, client, collection, is_over, stored
+):
+    """What another run of a lost transaction waits for is aborted, also for a `TaskGroup`."""
+    await collection.insert_one({"_id": 1, "n": 0})
+
+    async def work(session):
+        async with asyncio.TaskGroup() if is_group else contextlib.nullcontext() as group:
+            call = collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
+            if group is None:
+                await call
+            else:
+                group.create_task(awaited(call))
+
+    async with (
+        replica_set.faults.drop_reply("update"),
+        replica_set.faults.drop_request("abortTransaction", times=2, must_fire=False),
+        deadline(30.0),
+    ):
+        await transact(client, work)
+    await is_over()
+    assert 1 == stored.find_one()["n"]
+
+
+async def awaited(future):
+    """Await something that is no coroutine."""
+    return await future
+
+
+async def test_whose_first_command_arrives_after_a_plain_error(
+    transact, replica_set, client, collection, is_over
+):
+    """What the rest of a `gather()` has sent begins no transaction for good."""
+    await collection.insert_one({"_id": 1})
+
+    async def work(session):
+        async def fail():
+            await hang.wait_until_fired()
+            raise LookupError
+
+        write = collection.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session)
+        await asyncio.gather(write, fail())
+
+    async with replica_set.faults.hang("update", where=lambda c: "startTransaction" in c) as hang:
+        with pytest.raises(LookupError):
+            await transact(client, work)
+    await is_over()
+
+
+async def test_that_could_not_be_encoded(transact, client, collection, monkeypatch):
+    """What was never sent is not waited for, for long."""
+    monkeypatch.setattr(aborting, "_LOST_PATIENCE", 0.2)
+    await collection.insert_one({})
+
+    async def work(session):
+        await collection.insert_one({"x": object()}, session=session)
+
+    with pytest.raises(InvalidDocument):
+        await transact(client, work)
+    async with asyncio.timeout(20.0):
+        while client._driver._aborts.under_way:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("when", ["in the callback", "in the abort", "in the commit"])
 async def test_sessions(when, transact, few_sessions):
     """They are used again, or ended: there is room for others."""
     async with RetryClient(few_sessions.uri) as client:
@@ -133,9 +201,14 @@ async def test_sessions(when, transact, few_sessions):
             await committed(session)
             await asyncio.Event().wait()
 
+        async def failing(session):
+            await committed(session)
+            raise ValueError
+
+        works = {"in the callback": waiting, "in the abort": failing, "in the commit": committed}
         for _ in range(100):
             reached = asyncio.Event()
-            work = waiting if when == "in the callback" else committed
+            work = works[when]
             task = asyncio.create_task(transact(client, work))
             await reached.wait()
             task.cancel()

@@ -116,6 +116,23 @@ class TestGivingUp:
         assert "insert" not in commands.names
         assert [1] == [document["_id"] for document in stored.find()]
 
+    async def test_cancelled_in_the_abort(self, replica_set, session, increment, stored):
+        """It goes on, and the session can be used again at once."""
+
+        async def callback(given):
+            await increment(given)
+            raise ValueError
+
+        async with replica_set.faults.hang("abortTransaction") as hang:
+            task = asyncio.ensure_future(session.with_transaction(callback))
+            await hang.wait_until_fired()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            hang.disarm()
+            assert 2 == await session.with_transaction(increment)
+        assert 1 == counter(stored)
+
     async def test_cancelled_in_the_commit(self, replica_set, client, increment, stored):
         """A commit that was sent when its caller was cancelled happens or not, as a whole."""
         async with replica_set.faults.hang("commitTransaction", applied=True) as hang:

@@ -23,6 +23,7 @@ from aioretry._drivers.motor.options import (
 )
 from aioretry._drivers.motor.sessions import (
     has_begun_transaction,
+    has_pending,
     renewed,
     runs_of,
     take_transaction,
@@ -46,6 +47,7 @@ __all__ = [
     "encode_documents",
     "encrypts",
     "has_begun_transaction",
+    "has_pending",
     "policy",
     "renewed",
     "runs_of",

@@ -17,6 +17,7 @@ _NO_SUCH_TRANSACTION = 251
 _MOST_THREADS = 4
 _PATIENCE = 60.0  # after so long a server gives a transaction up by itself
 _TRY_PATIENCE = 5.0
+_LOST_PATIENCE = 10.0  # in which a command whose connection is closed has arrived, or never will
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 2.0
 
 
@@ -60,6 +61,7 @@ class _Abort:
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._until = time.monotonic() + _PATIENCE
+        self._lost_until = time.monotonic() + _LOST_PATIENCE
         self._pause = _FIRST_PAUSE
         self.first: asyncio.Future[None] = self._loop.create_future()
         aborts.under_way.add(self)
@@ -94,12 +96,16 @@ class _Abort:
             with deadlines.fresh_timeout(_TRY_PATIENCE):
                 session._finish_transaction_with_retry("abortTransaction")
         except OperationFailure as exc:
-            # It may have come before the command that begins the transaction, which goes over
-            # another connection.
-            return exc.code == _NO_SUCH_TRANSACTION and not session._air.count
+            return exc.code == _NO_SUCH_TRANSACTION and not self._may_begin()
         except PyMongoError:
             return False
         return True
+
+    def _may_begin(self) -> bool:
+        # The abort may have come before the command that begins the transaction, which goes over
+        # another connection.
+        air = self._session._air
+        return air.is_pending or (air.has_lost and time.monotonic() < self._lost_until)
 
     def _tried(self, is_over: bool) -> None:
         if not self.first.done():
@@ -130,7 +136,7 @@ class _Abort:
         server_session = session._server_session
         if not hasattr(server_session, "session_id"):
             return  # nothing was ever sent in it
-        if is_over and not session._air.count and not server_session.dirty:
+        if is_over and not session._air.is_pending and not server_session.dirty:
             self._aborts.delegate._return_server_session(server_session)
         else:
             self._aborts.ending.add(server_session)

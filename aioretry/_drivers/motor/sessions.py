@@ -84,16 +84,37 @@ def take_transaction(session: AsyncIOMotorClientSession) -> Any:
 
 
 class _Air:
-    """How many commands of a session were made ready and not answered; lost ones stay in it."""
+    """The commands of a session that were made ready and not answered; lost ones stay in it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.count = 0
+        self._connections: dict[int, list[Any]] = {}  # by the thread, which hears the answer
 
-    def add(self, count: int) -> None:
-        """Note some more, or some less."""
+    def add(self, connection: Any) -> None:
+        """Note one that is about to be sent by this thread."""
         with self._lock:
-            self.count += count
+            self._connections.setdefault(threading.get_ident(), []).append(connection)
+
+    def remove(self) -> None:
+        """Note that the latest one of this thread was answered."""
+        with self._lock:
+            mine = self._connections.get(threading.get_ident())
+            if mine:
+                mine.pop()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether one waits for its answer, or is about to be sent."""
+        return any(one.active and not one.closed for one in self._all())
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the connection of one broke, or was closed since it could not be encoded."""
+        return any(one.closed for one in self._all())
+
+    def _all(self) -> list[Any]:
+        with self._lock:
+            return [one for each in self._connections.values() for one in each]
 
 
 class _Guarded:
@@ -128,7 +149,7 @@ class _Stamp(_Guarded):
         ):
             connection.supports_sessions = True
         super().__call__(command, is_retryable, read_preference, connection)
-        session._air.add(1)
+        session._air.add(connection)
 
 
 def _keep_apart(session: Any, runs: Runs) -> None:
@@ -154,7 +175,7 @@ class _Hearing:
 
     def __call__(self, reply: Mapping[str, Any]) -> None:
         session: Any = self._session()
-        session._air.add(-1)
+        session._air.remove()
         type(session)._process_response(session, reply)
 
 
@@ -196,6 +217,12 @@ def _like(session: Any) -> Any:
     if session.operation_time is not None:
         new.advance_operation_time(session.operation_time)
     return new
+
+
+def has_pending(session: AsyncIOMotorClientSession) -> bool:
+    """Tell whether a command of it is under way."""
+    delegate: Any = session.delegate
+    return bool(delegate._air.is_pending)
 
 
 def has_begun_transaction(session: AsyncIOMotorClientSession) -> bool:

@@ -1,11 +1,18 @@
 """What a caller can learn of a write that ended: our exceptions, outcomes and attempts."""
 
+import copyreg
 import enum
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from pymongo.errors import ConnectionFailure, InvalidOperation, NetworkTimeout
+from pymongo.errors import (
+    BulkWriteError,
+    ConnectionFailure,
+    InvalidOperation,
+    NetworkTimeout,
+    PyMongoError,
+)
 from pymongo.results import BulkWriteResult
 
 __all__ = [
@@ -23,6 +30,7 @@ __all__ = [
 E = TypeVar("E", bound=BaseException)
 
 _REPORT = "_aioretry_report"
+_UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 
 
 class Outcome(enum.Enum):
@@ -214,7 +222,17 @@ def report_of(exc: BaseException) -> Report | None:
         report = link.__dict__.get(_REPORT)
         if isinstance(report, Report):
             return report
+        if isinstance(link, PyMongoError) and link.has_error_label(_UNKNOWN_COMMIT):
+            return None  # what a transaction met, while the error of a write was handled
     return None
+
+
+def _reduce(exc: BulkWriteError) -> tuple[Any, ...]:
+    made, given, *_ = exc.__reduce__()
+    return made, given, exc.__dict__
+
+
+copyreg.pickle(BulkWriteError, _reduce)  # PyMongo's own way forgets what is recorded on it
 
 
 def links_of(exc: BaseException) -> Iterator[BaseException]:

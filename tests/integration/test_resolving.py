@@ -1,12 +1,14 @@
 """Writes of one document whose outcome is unknown, resolved on a real set with real faults."""
 
 import asyncio
+import copy
 import pickle
 from contextlib import AsyncExitStack
 
 import pytest
 from doubting import INCREMENT, doubt, increment, lost_increment
 from pymongo.errors import (
+    BulkWriteError,
     DuplicateKeyError,
     OperationFailure,
     WriteConcernError,
@@ -95,18 +97,30 @@ class TestCopies:
         """An exception may go to another process: it tells all it knows, and can't be resolved."""
         fault = replica_set.faults.drop_reply("insert", times=2, namespace=seeded.full_name)
         exc = await doubt(fault, lambda: write(seeded))
-        copy = pickle.loads(pickle.dumps(exc))
-        assert (type(exc), str(exc)) == (type(copy), str(copy))
-        assert UNKNOWN is outcome_of(copy)
+        copied = pickle.loads(pickle.dumps(exc))
+        assert (type(exc), str(exc)) == (type(copied), str(copied))
+        assert UNKNOWN is outcome_of(copied)
         assert [(a.address, a.sent, a.started) for a in attempts_of(exc)] == [
-            (a.address, a.sent, a.started) for a in attempts_of(copy)
+            (a.address, a.sent, a.started) for a in attempts_of(copied)
         ]
         if (told := partial_result_of(exc)) is not None:
-            assert told.outcomes == partial_result_of(copy).outcomes
-            assert told.result.bulk_api_result == partial_result_of(copy).result.bulk_api_result
+            assert told.outcomes == partial_result_of(copied).outcomes
+            assert told.result.bulk_api_result == partial_result_of(copied).result.bulk_api_result
         with pytest.raises(ResolveError, match="a copy of its exception"):
-            await resolve(copy)
+            await resolve(copied)
         await resolve(exc)
+
+    async def test_pickled_bulk_error(self, replica_set, seeded):
+        """PyMongo's own one forgets what is recorded on it."""
+        async with replica_set.faults.write_concern_error(91, "insert", times=2):
+            with pytest.raises(BulkWriteError) as caught:
+                await seeded.insert_many([{"_id": 2}, {"_id": 3}])
+        for copied in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+            assert UNKNOWN is outcome_of(copied)
+            assert caught.value.details == copied.details
+            assert len(attempts_of(caught.value)) == len(attempts_of(copied))
+            told = partial_result_of(copied)
+            assert partial_result_of(caught.value).outcomes == told.outcomes
 
     async def test_pickled_of_a_known_outcome(self, replica_set, seeded):
         """What became known after all is known to the copy as well."""
@@ -118,10 +132,10 @@ class TestCopies:
                 await write
             hang.disarm()
             await other
-        copy = pickle.loads(pickle.dumps(caught.value))
-        assert Outcome.APPLIED is outcome_of(copy)
+        copied = pickle.loads(pickle.dumps(caught.value))
+        assert Outcome.APPLIED is outcome_of(copied)
         with pytest.raises(ResolveError, match="the outcome is known: applied"):
-            await resolve(copy)
+            await resolve(copied)
 
 
 class TestAnswersLost:

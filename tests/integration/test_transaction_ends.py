@@ -6,9 +6,9 @@ import anyio
 import pymongo
 import pytest
 from pymongo import DeleteOne
-from pymongo.errors import InvalidOperation, PyMongoError
+from pymongo.errors import DuplicateKeyError, InvalidOperation, PyMongoError
 
-from aioretry import DeadlineExceeded, RetryClient, deadline
+from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
 
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 WRITES = {
@@ -224,4 +224,22 @@ class TestCommitsInDoubt:
             await session.with_transaction(callback)
         with pytest.raises(InvalidOperation, match="nothing was sent"):
             await left[0]
+        assert 1 == counter(stored)
+
+    async def test_while_another_error_is_handled(self, replica_set, session, increment, stored):
+        """The outcome of a write before it is not the transaction's."""
+
+        async def repeat():
+            try:
+                await session.client[stored.database.name][stored.name].insert_one({"_id": 1})
+            except DuplicateKeyError:
+                await session.with_transaction(increment)
+
+        async with replica_set.faults.error(
+            50, "commitTransaction", times=1, applied=True, labels=[UNKNOWN_COMMIT]
+        ):
+            with pytest.raises(PyMongoError) as caught:
+                await repeat()
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value.__context__)
+        assert outcome_of(caught.value) is None
         assert 1 == counter(stored)

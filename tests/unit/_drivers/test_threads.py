@@ -1,4 +1,4 @@
-"""Sessions, threads, selection and errors, each by itself."""
+"""A bounded pool of threads, and what is abandoned in it."""
 
 import os
 import signal
@@ -6,100 +6,9 @@ import threading
 import time
 
 import pytest
-from pymongo.errors import InvalidOperation
 
-from aioretry import Attempt, Outcome, attempts_of, outcome_of
-from aioretry._commands.command import CommandLimits
-from aioretry._drivers.port import ServerKind, ServerView, ThreadCounts, Token, TopologyView
+from aioretry._drivers.port import ThreadCounts
 from aioretry._drivers.threads import Job, ThreadPool
-from aioretry._retry.server_selection import choose
-from aioretry._retry.sessions import CommandNumber, SessionLease
-from aioretry.errors import attach
-
-
-class TestToken:
-    def test_sending_wins_once(self):
-        """Once it is sending it can't be revoked."""
-        token = Token()
-        assert token.begin_sending()
-        assert (False, True) == (token.revoke(), token.is_sending)
-
-    def test_revoked_wins_once(self):
-        """Once it is revoked nothing is sent."""
-        token = Token()
-        assert token.revoke()
-        assert (False, False) == (token.begin_sending(), token.is_sending)
-
-
-class Session:
-    """A server session that tells how it ended."""
-
-    def __init__(self):
-        self.ended = []
-        self.number = 0
-
-    def next_number(self):
-        self.number += 1
-        return self.number
-
-    def close(self, *, discard):
-        self.ended.append(discard)
-
-
-class TestLease:
-    def test_begins_with_the_first_attempt(self):
-        """Whoever sends nothing holds no session."""
-        opened = []
-        lease = SessionLease(lambda: opened.append(1) or Session())
-        lease.finish(discard=False)
-        assert [] == opened
-
-    def test_ends_with_the_last_thread(self):
-        """The session comes back when the operation and every thread have ended, once."""
-        session = Session()
-        lease = SessionLease(lambda: session)
-        lease.carry()
-        lease.carry()
-        lease.drop()
-        lease.finish(discard=False)
-        assert [] == session.ended
-        lease.drop()
-        lease.finish(discard=True)
-        assert [False] == session.ended
-
-    def test_a_session_in_doubt_is_discarded(self):
-        """What was in doubt is not pooled."""
-        session = Session()
-        lease = SessionLease(lambda: session)
-        lease.carry()
-        lease.finish(discard=True)
-        lease.drop()
-        assert [True] == session.ended
-
-    def test_numbers_are_taken_once_a_command(self):
-        """A command keeps its number; the next command gets a larger one."""
-        session = Session()
-        first, second = CommandNumber(), CommandNumber()
-        assert [1, 1, 2, 1] == [
-            first.take(session),
-            first.take(session),
-            second.take(session),
-            first.take(session),
-        ]
-
-    def test_nothing_begins_after_the_end(self):
-        """An attempt that comes too late gets no session, so that nothing is sent."""
-        lease = SessionLease(Session)
-        lease.finish(discard=False)
-        with pytest.raises(InvalidOperation, match="has ended"):
-            lease.carry()
-
-    def test_a_number_belongs_to_its_session(self):
-        """A retry on another session would be executed again: it is refused."""
-        number = CommandNumber()
-        number.take(Session())
-        with pytest.raises(InvalidOperation, match="another session"):
-            number.take(Session())
 
 
 class TestThreads:
@@ -410,80 +319,3 @@ class TestAbandoning:
         assert 1 == pool.counts().abandoned
         job.gate.set()
         pool.close()
-
-
-LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
-
-
-def view(*servers):
-    """A deployment with these servers: name, round trip in seconds, operations under way."""
-    return TopologyView(
-        {
-            (name, 1): ServerView(
-                (name, 1),
-                ServerKind.MONGOS,
-                17,
-                True,
-                None,
-                rtt,
-                LIMITS,
-                lambda busy=busy: busy,
-                None,
-            )
-            for name, rtt, busy in servers
-        },
-        0.015,
-        None,
-    )
-
-
-class TestChoosing:
-    def test_nobody(self):
-        """Without servers there is nothing to choose."""
-        assert choose(view(), frozenset()) is None
-
-    def test_the_only_one_even_if_it_failed(self):
-        """If all are deprioritized, any may be used."""
-        only = view(("a", 0.0, 0))
-        assert ("a", 1) == choose(only, frozenset({("a", 1)})).address
-        both = view(("a", 0.0, 0), ("b", 0.0, 0))
-        assert choose(both, frozenset(both.writable)) is not None
-
-    def test_never_a_deprioritized_one_while_there_is_another(self):
-        """Fifty choices, none of them the server to avoid, however slow the other is."""
-        both = view(("a", 0.001, 0), ("b", 5.0, 99))
-        assert {("b", 1)} == {choose(both, frozenset({("a", 1)})).address for _ in range(50)}
-
-    def test_the_near_ones(self):
-        """Servers outside the latency window are not chosen."""
-        three = view(("a", 0.001, 0), ("b", 0.010, 0), ("far", 0.017, 0))
-        assert {("a", 1), ("b", 1)} == {choose(three, frozenset()).address for _ in range(200)}
-
-    def test_the_less_busy_one(self):
-        """Of two, the one with fewer operations under way."""
-        both = view(("a", 0.001, 5), ("b", 0.001, 4))
-        assert {("b", 1)} == {choose(both, frozenset()).address for _ in range(50)}
-
-
-class TestErrors:
-    def test_foreign_exceptions_know_nothing(self):
-        """An exception that is no write's has no outcome and no attempts."""
-        assert (None, ()) == (outcome_of(ValueError()), attempts_of(ValueError()))
-
-    def test_causes_and_contexts_are_followed(self):
-        """An exception raised from a write's exception, or while handling it, answers for it."""
-        inner = ValueError()
-        attempt = Attempt(None, 0.0, 0.0, False)
-        attach(inner, Outcome.UNKNOWN, [attempt])
-        from_it = RuntimeError()
-        from_it.__cause__ = inner
-        during = KeyError()
-        during.__context__ = from_it
-        assert Outcome.UNKNOWN == outcome_of(during)
-        assert (attempt,) == attempts_of(during)
-
-    def test_circles_end(self):
-        """A chain of exceptions that bites its tail ends."""
-        one, other = ValueError(), ValueError()
-        one.__cause__, other.__cause__ = other, one
-        assert outcome_of(one) is None

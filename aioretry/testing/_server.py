@@ -237,7 +237,8 @@ class Server:
     def _argv(self) -> list[str]:
         argv = [str(self._mongod.path), "--bind_ip", HOST, "--port", str(self.port)]
         argv += ["--dbpath", str(self._data), "--logpath", str(self.log), "--logappend"]
-        argv += ["--nounixsocket", "--wiredTigerCacheSizeGB", "0.25"]
+        # A fifth of the cache may be dirty: with less, a few documents of 12 MB hold up all writes.
+        argv += ["--nounixsocket", "--wiredTigerCacheSizeGB", "1"]
         argv += ["--wiredTigerEngineConfigString", "log=(file_max=10MB)"]
         if self._set_name is not None:
             argv += ["--replSet", self._set_name, "--oplogSize", "64"]

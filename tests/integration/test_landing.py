@@ -118,8 +118,8 @@ class TestExceptions:
     @pytest.mark.parametrize(
         "name",
         [
-            "_sessions.SessionLease.drop",
-            "_sessions.SessionLease.finish",
+            "_retry.sessions.SessionLease.drop",
+            "_retry.sessions.SessionLease.finish",
             "_drivers.motor.sessions.ImplicitSession.close",
             "_drivers.motor.connections.Connections.put",
             "_drivers.motor.attempts.Attempts.learn_of",

@@ -525,7 +525,12 @@ async def test_closed_while_things_hang(servers: ReplicaSet, primary: Member) ->
         proxy = Proxy(host, int(port))
         with (
             proxy,
-            pymongo.MongoClient(proxy.address, directConnection=True, retryWrites=False) as client,
+            pymongo.MongoClient(
+                proxy.address,
+                directConnection=True,
+                retryWrites=False,
+                serverSelectionTimeoutMS=5000,  # if the proxy is closed before the insert begins
+            ) as client,
         ):
             collection = client[DATABASE].closed
             client.admin.command("ping")

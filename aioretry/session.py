@@ -88,10 +88,10 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
         session included. Only the abort has its own time: as much as the deadline had at the
         beginning, at most 5 seconds.
 
-        If the call is cancelled while the callback runs, the transaction is aborted, at most 5
-        seconds are waited for that, and the session gets a new ``session_id``: whatever the
-        callback left running can't write any more. If it is cancelled during the commit, the
-        transaction may be committed or not.
+        If the call is cancelled while the callback runs, or that fails while something of it is
+        still under way, the transaction is aborted, at most 5 seconds are waited for that, and the
+        session gets a new ``session_id``: whatever the callback left running can't write any more.
+        If the call is cancelled during the commit, the transaction may be committed or not.
 
         Args:
             coro: The callback; called with this session, and what it returns is awaited.

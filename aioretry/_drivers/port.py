@@ -105,46 +105,68 @@ class Numbering(enum.Enum):
     """A retry: it must not go to a server that can't retry writes."""
 
 
-class Ending(enum.Enum):
-    """How an attempt ended."""
+@dataclass(slots=True)
+class Replied:
+    """The server has answered."""
 
-    REPLIED = enum.auto()
-    FAILED = enum.auto()
-    NO_SERVER = enum.auto()
-    """Nothing was tried: there is no server that takes writes."""
+    record: Attempt
+    """What the operation's history keeps."""
 
-    INELIGIBLE = enum.auto()
-    """Nothing was tried: the server can't retry writes, and this was a retry."""
+    reply: Mapping[str, Any]
+    server: ServerView | None
+    """The server as it was known before the attempt."""
 
-    UNPREPARED = enum.auto()
-    """Nothing was tried: what was to be sent could not be made."""
-
-    EXPIRED = enum.auto()
-    """Nothing was tried, or the attempt outlived the deadline and was left behind."""
+    numbered: bool
+    """Whether the command carried a transaction id."""
 
 
 @dataclass(slots=True)
-class AttemptResult:
-    """What came of an attempt."""
+class Failed:
+    """The attempt has met an error, of the server's or of the way to it."""
 
-    ending: Ending
-    record: Attempt | None = None
-    """What the operation's history keeps; None if nothing was tried."""
-
+    record: Attempt
+    error: Exception
     server: ServerView | None = None
-    """The server as it was known before the attempt."""
-
     numbered: bool = False
-    """Whether the command carried a transaction id."""
-
-    reason: Exception | None = None
-    """Why there was nothing to send."""
-
     is_server_well: bool = False
     """Whether the connection broke, but its server has answered after that as the one it was.
 
     So it is as well if the time was over before it could answer.
     """
+
+
+@dataclass(slots=True)
+class NoServer:
+    """Nothing was tried: there is no server that takes writes, or it was lost just then."""
+
+    record: Attempt | None = None
+
+
+@dataclass(slots=True)
+class Ineligible:
+    """Nothing was tried: the server can't retry writes, and this was a retry."""
+
+
+@dataclass(slots=True)
+class Unprepared:
+    """Nothing was tried: what was to be sent could not be made."""
+
+    reason: Exception
+
+
+@dataclass(slots=True)
+class Expired:
+    """Nothing was tried, or the attempt outlived the deadline and was left behind."""
+
+
+NotTried: TypeAlias = NoServer | Ineligible | Unprepared | Expired
+AttemptResult: TypeAlias = Replied | Failed | NotTried
+"""What came of an attempt."""
+
+
+def record_of(result: AttemptResult) -> Attempt | None:
+    """Return what the operation's history keeps of an attempt; None if nothing was tried."""
+    return result.record if isinstance(result, Replied | Failed | NoServer) else None
 
 
 class Token:

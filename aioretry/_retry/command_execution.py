@@ -16,10 +16,14 @@ from aioretry._drivers.port import (
     AttemptCall,
     AttemptResult,
     Driver,
-    Ending,
+    Expired,
+    Failed,
+    NoServer,
     Numbering,
+    Replied,
     ServerKind,
     ServerView,
+    record_of,
 )
 from aioretry._retry.losses import Loss
 from aioretry._retry.monitoring import Watch
@@ -226,9 +230,9 @@ class Flight:
         error = AutoReconnect(f"{server}the server stopped taking writes before it answered")
         record = self._record(sent=is_sent, error=error)
         if is_sent:
-            self._finish(AttemptResult(Ending.FAILED, record, call.server, call.numbered))
+            self._finish(Failed(record, error, call.server, call.numbered))
         else:
-            self._finish(AttemptResult(Ending.NO_SERVER, record))
+            self._finish(NoServer(record))
 
     def close(self, patience: float) -> None:
         """End the attempt because the client is closed: now if it is not sent, or after a while.
@@ -256,7 +260,7 @@ class Flight:
     def _finish(self, result: AttemptResult) -> None:
         deliver = self._deliver
         if deliver is not None:
-            record = result.record
+            record = record_of(result)
             if record is not None:
                 self._execution.attempts.append(record)
             self._end()
@@ -283,7 +287,7 @@ class Flight:
 
     def _expire(self) -> None:
         if self._call.token.revoke():
-            self._finish(AttemptResult(Ending.EXPIRED))
+            self._finish(Expired())
         elif not self._driver.time_out(self._call):
             self._timer = self._loop.call_later(_GRACE, self._leave_behind)
 
@@ -291,7 +295,7 @@ class Flight:
         if self._deliver is not None:
             self._driver.abandon(self._call)
             self._tell(self._note(sent=True))
-            self._finish(AttemptResult(Ending.EXPIRED))
+            self._finish(Expired())
 
     def _give_up_closed(self, *, sent: bool) -> None:
         if self._deliver is None:
@@ -300,7 +304,7 @@ class Flight:
             self._driver.abandon(self._call)
             error = InvalidOperation("the client was closed before the server answered")
             record = self._record(sent=sent, error=error)
-            self._finish(AttemptResult(Ending.FAILED, record))
+            self._finish(Failed(record, error))
 
     def _note(self, *, sent: bool, error: BaseException | None = None) -> Attempt:
         self._noted = record = self._record(sent=sent, error=error)
@@ -315,7 +319,7 @@ class Flight:
 
     def _note_late(self, result: AttemptResult) -> None:
         # An answer that nobody waits for any more still tells how the write ended.
-        noted, record = self._noted, self._with_error_of_reply(result).record
+        noted, record = self._noted, record_of(self._with_error_of_reply(result))
         if noted is not None and noted.sent and record is not None:
             attempts = self._execution.attempts
             attempts[attempts.index(noted)] = record
@@ -330,20 +334,16 @@ class Flight:
             self._timer.cancel()
 
     def _with_error_of_reply(self, result: AttemptResult) -> AttemptResult:
-        record = result.record
-        if record is None or record.reply is None:
+        if not isinstance(result, Replied):
             return result
         try:
-            error = self._error_in(record.reply)
+            error = self._error_in(result.reply)
             if error is None:
                 return result
         except Exception as exc:  # noqa: BLE001 - the answer makes no sense, but it came
             error = exc
-        return replace(
-            result,
-            ending=Ending.FAILED,
-            record=replace(record, error=error, reply=None),
-        )
+        record = replace(result.record, error=error, reply=None)
+        return Failed(record, error, result.server, result.numbered)
 
     def _error_in(self, reply: Mapping[str, Any]) -> Exception | None:
         error = self._execution.command.error_in(reply)

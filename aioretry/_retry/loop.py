@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, assert_never
 from weakref import WeakSet
 
 import anyio
@@ -18,11 +18,16 @@ from aioretry._drivers.port import (
     Address,
     AttemptResult,
     Driver,
-    Ending,
+    Expired,
+    Failed,
+    Ineligible,
+    NoServer,
     Numbering,
     Policy,
+    Replied,
     ServerKind,
     ServerView,
+    Unprepared,
 )
 from aioretry._retry.command_execution import Execution, Flight
 from aioretry._retry.losses import Losses
@@ -245,23 +250,23 @@ class Coordinator:
                         "forgotten it"
                     )
                 result = await self._attempt(execution)
-            match result.ending:
-                case Ending.REPLIED if (
-                    result.record is not None and result.record.reply is not None
-                ):
-                    return result.record.reply
-                case Ending.FAILED:
+            match result:
+                case Replied():
+                    return result.reply
+                case Failed():
                     await self._prepare_retry(execution, result)
-                case Ending.INELIGIBLE:
+                case Ineligible():
                     raise execution.last_error() or InvalidOperation(
                         "the server that takes writes now knows no transaction ids"
                     )
-                case Ending.UNPREPARED:
-                    raise _required(result.reason)
-                case Ending.EXPIRED:
+                case Unprepared():
+                    raise result.reason
+                case Expired():
                     raise self.too_late(execution) from execution.last_error()
+                case NoServer():
+                    pass  # it was gone before anything was tried
                 case _:
-                    pass  # the server was gone before anything was tried
+                    assert_never(result)
             result = None
 
     async def _find_server(self, execution: Execution) -> None:
@@ -328,11 +333,8 @@ class Coordinator:
             flight.abandon(exc)
             raise
 
-    async def _prepare_retry(self, execution: Execution, result: AttemptResult) -> None:
-        record, server = result.record, result.server
-        if record is None or not isinstance(record.error, Exception):
-            raise AssertionError(f"a failed attempt without an error: {result!r}")
-        error = record.error
+    async def _prepare_retry(self, execution: Execution, result: Failed) -> None:
+        record, server, error = result.record, result.server, result.error
         is_mongos = server is not None and server.kind is ServerKind.MONGOS
         if result.numbered and needs_label(
             error,
@@ -439,9 +441,3 @@ def _nothing_sent(execution: Execution | None) -> str:
         if execution.command.is_part:
             return "nothing of the command that was next was sent"
     return "nothing was sent"
-
-
-def _required(error: Exception | None) -> Exception:
-    if error is None:
-        raise AssertionError("a retry without an error before it")
-    return error

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from aioretry._commands.command import Command
-from aioretry._drivers.port import AttemptResult, Ending
+from aioretry._drivers.port import AttemptResult, Replied
 from aioretry._retry.command_execution import Execution, Flight
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
@@ -71,9 +71,8 @@ class Write(RunningWrite[T]):
         self._flight = None
         if self._execution is None or self.done():
             return
-        reply = None if result.record is None else result.record.reply
-        if result.ending is Ending.REPLIED and reply is not None:
-            self._take(reply)
+        if isinstance(result, Replied):
+            self._take(result.reply)
         else:
             self._run(self._coordinator.execute(self._execution, result), self._context)
 

@@ -18,13 +18,18 @@ from aioretry._drivers.motor.idle import Doubts
 from aioretry._drivers.motor.messages import encode_documents
 from aioretry._drivers.port import (
     AttemptCall,
-    AttemptResult,
-    Ending,
+    Expired,
+    Failed,
+    Ineligible,
+    NoServer,
+    NotTried,
     Numbering,
+    Replied,
     ServerKind,
     ServerSession,
     ServerView,
     TopologyView,
+    Unprepared,
 )
 from aioretry.deadlines import Deadline
 from aioretry.errors import Attempt
@@ -42,10 +47,9 @@ _UNLIMITED = nullcontext()
 class NotSentError(Exception):
     """Nothing was tried after all; never leaves the driver's room."""
 
-    def __init__(self, ending: Ending, reason: Exception | None = None) -> None:
-        super().__init__(ending)
-        self.ending = ending
-        self.reason = reason
+    def __init__(self, result: NotTried) -> None:
+        super().__init__(result)
+        self.result = result
 
 
 class Stopwatch:
@@ -103,14 +107,14 @@ class Attempts:
             NotSentError: There is none, or it is too late.
         """
         if call.token.is_revoked or (call.deadline is not None and call.deadline.is_over):
-            raise NotSentError(Ending.EXPIRED)
+            raise NotSentError(Expired())
         if self.is_closed():  # the event loop will find out
-            raise NotSentError(Ending.NO_SERVER)
+            raise NotSentError(NoServer())
         server = call.choose(self.view())
         if server is None:
-            raise NotSentError(Ending.NO_SERVER)
+            raise NotSentError(NoServer())
         if call.numbering is Numbering.REQUIRED and not server.can_retry_writes:
-            raise NotSentError(Ending.INELIGIBLE)
+            raise NotSentError(Ineligible())
         return server
 
     def prepare(self, call: AttemptCall, server: ServerView) -> None:
@@ -124,7 +128,7 @@ class Attempts:
             try:
                 prepare(server.limits, encode_documents)
             except Exception as exc:
-                raise NotSentError(Ending.UNPREPARED, exc) from exc
+                raise NotSentError(Unprepared(exc)) from exc
         self.address(call, server)
 
     def address(self, call: AttemptCall, server: ServerView) -> None:
@@ -144,7 +148,7 @@ class Attempts:
         """
         server = self.delegate._get_topology().get_server_by_address(view.address)
         if server is None:
-            raise NotSentError(Ending.NO_SERVER)
+            raise NotSentError(NoServer())
         return server
 
     def body(self, call: AttemptCall, held: ServerSession) -> dict[str, Any]:
@@ -184,30 +188,31 @@ class Attempts:
         )
         self.delegate._get_topology().handle_error(view.address, news)
 
-    def conclude(
+    def replied(self, call: AttemptCall, watch: Stopwatch, reply: Mapping[str, Any]) -> Replied:
+        """Return what came of an attempt that was answered."""
+        record = Attempt(call.address, watch.started, watch.seconds(), True, None, reply)
+        return Replied(record, reply, call.server, call.numbered)
+
+    def failed(
         self,
         call: AttemptCall,
         watch: Stopwatch,
-        error: BaseException | None,
-        reply: dict[str, Any] | None = None,
+        error: BaseException,
         *,
         is_server_well: bool = False,
-    ) -> AttemptResult:
-        """Return what came of an attempt."""
+    ) -> Failed | NotTried:
+        """Return what came of an attempt that was not."""
         if isinstance(error, NotSentError):
-            return AttemptResult(error.ending, reason=error.reason)
-        if error is not None and not isinstance(error, Exception):
+            return error.result
+        if not isinstance(error, Exception):
             # Of a listener or decoder of the user's.
             cause, error = error, RuntimeError(f"an attempt was ended by {error!r}")
             error.__cause__ = cause
         sent = call.token.is_sending and not self._was_found_before(error)
-        record = Attempt(call.address, watch.started, watch.seconds(), sent, error, reply)
-        ending = Ending.REPLIED if error is None else Ending.FAILED
-        return AttemptResult(
-            ending, record, call.server, call.numbered, is_server_well=is_server_well
-        )
+        record = Attempt(call.address, watch.started, watch.seconds(), sent, error)
+        return Failed(record, error, call.server, call.numbered, is_server_well)
 
-    def _was_found_before(self, error: Exception | None) -> bool:
+    def _was_found_before(self, error: Exception) -> bool:
         """Tell whether what an error says is wrong was found before anything was sent."""
         if isinstance(error, InvalidOperation):
             # An encrypter that was closed meanwhile refuses to decrypt the reply by it.

@@ -14,7 +14,15 @@ from aioretry._drivers.motor.connections import Connections
 from aioretry._drivers.motor.on_loop import LoopAttempt
 from aioretry._drivers.motor.on_thread import ThreadAttempt
 from aioretry._drivers.motor.opening import Opening
-from aioretry._drivers.port import Address, AttemptCall, AttemptResult, Ending, ThreadCounts
+from aioretry._drivers.port import (
+    Address,
+    AttemptCall,
+    AttemptResult,
+    Expired,
+    NoServer,
+    ThreadCounts,
+    Unprepared,
+)
 from aioretry._drivers.threads import ThreadPool
 
 # Each asks one server at a time, and for a moment only.
@@ -109,14 +117,13 @@ class Dispatch:
 
     def _start_waiting(self, entry: "Entry") -> bool:
         if entry.call.token.is_revoked:
-            self.loop.call_soon(self.land, entry, AttemptResult(Ending.EXPIRED))
+            self.loop.call_soon(self.land, entry, Expired())
             return True
         try:
             return entry.context.run(self._start, entry)
         except RuntimeError as exc:  # no thread to be had
             is_closed = self._attempts.is_closed()  # the event loop will find out
-            ending = Ending.NO_SERVER if is_closed else Ending.UNPREPARED
-            result = AttemptResult(ending, reason=exc)
+            result = NoServer() if is_closed else Unprepared(exc)
             self.loop.call_soon(self.land, entry, result)
             return True
 
@@ -179,7 +186,7 @@ class Dispatch:
     def _opened(self, entry: "Entry", result: AttemptResult | None) -> None:
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
             try:
-                self.land(entry, result or AttemptResult(Ending.NO_SERVER))
+                self.land(entry, result or NoServer())
             finally:
                 self._pump()
             return

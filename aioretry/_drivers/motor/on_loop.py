@@ -18,7 +18,7 @@ from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.motor.connections import Connections, LoopConnection
 from aioretry._drivers.motor.messages import ping
 from aioretry._drivers.motor.sessions import LoopSession
-from aioretry._drivers.port import Address, AttemptCall, AttemptResult, Ending
+from aioretry._drivers.port import Address, AttemptCall, AttemptResult, Expired
 
 
 class LoopAttempt:
@@ -134,7 +134,8 @@ class LoopAttempt:
             self._land(self._conclude(exc))
             _let_through(exc)
         else:
-            self._land(self._conclude(None, reply))
+            self._release()
+            self._land(self._attempts.replied(self._call, self._watch, reply))
 
     def fail(self, error: Exception) -> None:
         """Take what went wrong with the connection."""
@@ -208,9 +209,9 @@ class LoopAttempt:
         self._limit(body, connection)
         request_id, data = self._encode(body, connection)
         if call.deadline is not None and call.deadline.is_over:  # a large one takes its time
-            raise NotSentError(Ending.EXPIRED)
+            raise NotSentError(Expired())
         if not call.token.begin_sending():
-            raise NotSentError(Ending.EXPIRED)
+            raise NotSentError(Expired())
         self._sent = self._checkups.breaks
         held_connection.send(request_id, data, self)
 
@@ -219,7 +220,7 @@ class LoopAttempt:
         if deadline is not None and deadline.is_limited:
             milliseconds = deadlines.milliseconds(deadline.remaining() - self._round_trip_time)
             if milliseconds <= 0:
-                raise NotSentError(Ending.EXPIRED)
+                raise NotSentError(Expired())
             body["maxTimeMS"] = milliseconds
         elif connection.opts.socket_timeout:
             self._timer = self._loop.call_later(connection.opts.socket_timeout, self.time_out)
@@ -236,14 +237,12 @@ class LoopAttempt:
             message._raise_document_too_large(command.name, size, most + message._COMMAND_OVERHEAD)
         return request_id, data
 
-    def _conclude(
-        self, error: BaseException | None, reply: dict[str, Any] | None = None
-    ) -> AttemptResult:
+    def _conclude(self, error: BaseException) -> AttemptResult:
         if self._connection is not None:
             if isinstance(error, PyMongoError):
                 self._survive(self._tell_driver, error, self._connection)
             self._release()
-        return self._attempts.conclude(self._call, self._watch, error, reply)
+        return self._attempts.failed(self._call, self._watch, error)
 
     def _survive(self, call: Callable[..., object], *arguments: object) -> None:
         """Call something that must not keep the attempt from landing, whatever it raises."""
@@ -268,7 +267,7 @@ class LoopAttempt:
                 self._land_broken(error, is_server_well=is_server_well)
 
     def _land_broken(self, error: PyMongoError, *, is_server_well: bool) -> None:
-        result = self._attempts.conclude(
+        result = self._attempts.failed(
             self._call, self._watch, error, is_server_well=is_server_well
         )
         self._context.run(self._land, result)

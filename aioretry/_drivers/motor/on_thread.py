@@ -12,7 +12,7 @@ from aioretry import deadlines
 from aioretry._commands.command import Command
 from aioretry._drivers.motor.attempts import Attempts, NotSentError, Stopwatch, time_limit
 from aioretry._drivers.motor.checkup import PATIENCE, is_break, is_well
-from aioretry._drivers.port import AttemptCall, AttemptResult, Ending, ServerView
+from aioretry._drivers.port import AttemptCall, AttemptResult, Expired, NoServer, ServerView
 from aioretry._drivers.threads import Job
 from aioretry.deadlines import Deadline
 
@@ -58,7 +58,7 @@ class ThreadAttempt(Job):
         try:
             return self._make(watch)
         except BaseException as exc:  # noqa: BLE001 - whatever it is, the attempt lands
-            return self._attempts.conclude(self._call, watch, exc)
+            return self._attempts.failed(self._call, watch, exc)
 
     def _make(self, watch: Stopwatch) -> AttemptResult:
         call, attempts = self._call, self._attempts
@@ -67,15 +67,15 @@ class ThreadAttempt(Job):
             attempts.prepare(call, server)
             reply = self._send(server)
         except _AbandonedError as exc:
-            return attempts.conclude(call, watch, exc.error)
+            return attempts.failed(call, watch, exc.error)
         except _BrokenError as exc:
             is_server_well = is_well(attempts.delegate, exc.view)
             if not is_server_well:
                 attempts.learn_of(exc.error, exc.view, exc.connection)
-            return attempts.conclude(call, watch, exc.error, is_server_well=is_server_well)
+            return attempts.failed(call, watch, exc.error, is_server_well=is_server_well)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
-            return attempts.conclude(call, watch, exc)
-        return attempts.conclude(call, watch, None, reply)
+            return attempts.failed(call, watch, exc)
+        return attempts.replied(call, watch, reply)
 
     def _send(self, view: ServerView) -> dict[str, Any]:
         # What PyMongo's own write path does once a server is selected, less its retry loop: its
@@ -87,7 +87,7 @@ class ThreadAttempt(Job):
             session = held.open(has_sessions=view.has_sessions)
             body = attempts.body(call, held)
             if view.address not in attempts.view().writable:  # the race may have seen that before
-                raise NotSentError(Ending.NO_SERVER)
+                raise NotSentError(NoServer())
             while not call.token.is_revoked:
                 checkout = attempts.delegate._checkout(server, session)
                 with time_limit(call.deadline, server), checkout as connection:
@@ -103,7 +103,7 @@ class ThreadAttempt(Job):
                             attempts.learn_of_concern(reply, view, connection)
                             return reply
                 break
-            raise NotSentError(Ending.EXPIRED)
+            raise NotSentError(Expired())
         except _BrokenError:
             attempts.doubts.add(server.pool)
             raise

@@ -45,5 +45,5 @@ class Opening(Job):
             with time_limit(call.deadline, server), checkout:
                 pass
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
-            return attempts.conclude(call, watch, exc)
+            return attempts.failed(call, watch, exc)
         return None

@@ -20,8 +20,8 @@ from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
-    AttemptResult,
-    Ending,
+    Ineligible,
+    NoServer,
     Numbering,
     Policy,
     ServerKind,
@@ -34,6 +34,7 @@ from aioretry._retry.sessions import SessionLease
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
+from tests.unit.results import result_of
 
 CALLER = contextvars.ContextVar("CALLER")
 
@@ -117,11 +118,11 @@ class Driver:
     def fly(self, call, step):
         """Play an attempt."""
         chosen = call.choose(self.topology)
-        if step is Ending.NO_SERVER or chosen is None:
-            return AttemptResult(Ending.NO_SERVER)
+        if step is NoServer or chosen is None:
+            return NoServer()
         numbered = call.numbering is not Numbering.NEVER and chosen.can_retry_writes
         if call.numbering is Numbering.REQUIRED and not chosen.can_retry_writes:
-            return AttemptResult(Ending.INELIGIBLE)
+            return Ineligible()
         session = call.lease.carry()
         if numbered:
             call.taken = call.number.take(session)
@@ -129,8 +130,7 @@ class Driver:
         call.lease.drop()
         error = step if isinstance(step, Exception) else None
         record = Attempt(chosen.address, 0.0, 0.0, True, error, None if error else step)
-        ending = Ending.FAILED if error else Ending.REPLIED
-        return AttemptResult(ending, record, chosen, numbered)
+        return result_of(record, chosen, numbered)
 
 
 @pytest.fixture(autouse=True)
@@ -256,7 +256,7 @@ async def test_where_another_mongos_is_known_nobody_waits(monkeypatch):
 async def test_a_server_that_vanishes_before_the_attempt_costs_nothing():
     """Nothing was tried: the write waits for a server again, without counting a retry."""
     events = []
-    driver = Driver(Ending.NO_SERVER, Ending.NO_SERVER, Ending.NO_SERVER, OK)
+    driver = Driver(NoServer, NoServer, NoServer, OK)
     await begin(driver, events=events)
     assert (4, []) == (len(driver.calls), events)
 
@@ -311,7 +311,7 @@ async def test_expires_while_sending():
     assert [] == driver.sessions
     call.lease.drop()
     assert ["discarded"] == driver.sessions
-    deliver(AttemptResult(Ending.NO_SERVER))
+    deliver(NoServer())
 
 
 async def test_what_the_driver_raises_while_a_write_waits():
@@ -361,7 +361,7 @@ class TestCancelling:
         assert [] == driver.sessions
         call.lease.drop()
         assert ["discarded"] == driver.sessions
-        deliver(AttemptResult(Ending.REPLIED, Attempt(A, 0, 0, True, None, OK), server(), True))
+        deliver(result_of(Attempt(A, 0, 0, True, None, OK), server(), True))
         assert write.cancelled()
 
     async def test_between_attempts(self):
@@ -517,7 +517,7 @@ class TestDeposed:
         lost, late = await self.send(driver, A)
         while not driver.held:
             await asyncio.sleep(0.001)
-        late(AttemptResult(Ending.REPLIED, Attempt(A, 0, 0, True, None, OK), server(), True))
+        late(result_of(Attempt(A, 0, 0, True, None, OK), server(), True))
         await asyncio.sleep(0)
         assert not write.done()
         ((call, deliver),) = driver.held

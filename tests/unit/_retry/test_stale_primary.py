@@ -11,9 +11,10 @@ from aioretry import Attempt
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
-    AttemptResult,
-    Ending,
+    Failed,
+    NoServer,
     Numbering,
+    Replied,
     ServerKind,
     ServerView,
     TopologyView,
@@ -22,6 +23,7 @@ from aioretry._retry.command_execution import Execution, Flight
 from aioretry._retry.sessions import SessionLease
 from aioretry._retry.stale_primary import Race
 from aioretry.deadlines import Deadline
+from tests.unit.results import result_of
 
 A, B = ("a", 1), ("b", 1)
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
@@ -146,7 +148,7 @@ class Sky:
 def applied(call):
     """What a server's late answer makes of an attempt."""
     record = Attempt(call.address, 0.0, 0.0, True, None, {"ok": 1, "n": 1})
-    return AttemptResult(Ending.REPLIED, record, call.server, True)
+    return result_of(record, call.server, True)
 
 
 class TestGivenUp:
@@ -160,7 +162,7 @@ class TestGivenUp:
         sky.driver.know(server(B))
         assert 0.1 <= sky.seconds_until_the_end() <= 0.1 + 2 * LOOK_EVERY + 0.02
         (result,) = sky.results
-        assert (Ending.FAILED, numbered) == (result.ending, result.numbered)
+        assert (Failed, numbered) == (type(result), result.numbered)
         assert (A, True) == (result.record.address, result.record.sent)
         assert isinstance(result.record.error, AutoReconnect)
         assert "a:1: the server stopped taking writes" in str(result.record.error)
@@ -173,7 +175,7 @@ class TestGivenUp:
         sky.launch()
         sky.driver.know()
         assert 1.0 <= sky.seconds_until_the_end() <= 1.0 + 2 * LOOK_EVERY + 0.02
-        assert Ending.FAILED is sky.results[0].ending
+        assert isinstance(sky.results[0], Failed)
 
     def test_without_a_number_only_if_there_is_another_server(self):
         """What can't be sent again waits as long as nobody else takes writes."""
@@ -191,7 +193,7 @@ class TestGivenUp:
         sky.launch()
         sky.driver.know(server(A, process=2))
         sky.seconds_until_the_end()
-        assert Ending.FAILED is sky.results[0].ending
+        assert isinstance(sky.results[0], Failed)
 
     @pytest.mark.parametrize(("before", "after"), [(1, 1), (None, 2), (1, None)])
     def test_a_server_that_only_told_news_is_waited_for(self, before, after):
@@ -219,7 +221,7 @@ class TestGivenUp:
         sky.driver.know(server(B))
         sky.seconds_until_the_end()
         (result,) = sky.results
-        assert (Ending.NO_SERVER, False) == (result.ending, result.record.sent)
+        assert (NoServer, False) == (type(result), result.record.sent)
         assert not sky.driver.calls[0][0].token.begin_sending()
 
     def test_with_no_server_yet(self):
@@ -242,7 +244,7 @@ class TestGivenUp:
         assert [] == sky.results
         call.is_waiting = True
         sky.seconds_until_the_end()
-        assert Ending.NO_SERVER is sky.results[0].ending
+        assert isinstance(sky.results[0], NoServer)
 
     def test_one_that_began_with_the_view_before(self):
         """An attempt that tells its server only after the first look at the news is met, too."""
@@ -283,9 +285,9 @@ class TestBound:
         assert 1 == len(sky.results)
         sky.driver.bound = 2
         sky.loop.pass_by(LOOK_EVERY)
-        assert [Ending.FAILED] * 2 == [result.ending for result in sky.results]
+        assert [Failed] * 2 == [type(result) for result in sky.results]
         land(applied(call))
-        assert Ending.REPLIED is sky.results[2].ending
+        assert isinstance(sky.results[2], Replied)
 
     def test_what_is_not_sent_waits_for_nothing(self):
         """It needs no room: nothing of it is in the air."""
@@ -294,7 +296,7 @@ class TestBound:
         sky.launch(sent=False)
         sky.driver.know(server(B))
         sky.seconds_until_the_end()
-        assert Ending.NO_SERVER is sky.results[0].ending
+        assert isinstance(sky.results[0], NoServer)
 
 
 class TestAfterwards:
@@ -341,9 +343,9 @@ def test_an_answer_that_makes_no_sense():
     sky = Sky(server(A))
     sky.launch()
     record = Attempt(A, 0.0, 0.0, True, None, {"ok": 1, "writeErrors": 7})
-    sky.land(AttemptResult(Ending.REPLIED, record, server(A), True))
+    sky.land(result_of(record, server(A), True))
     (result,) = sky.results
-    assert (Ending.FAILED, True) == (result.ending, result.record.sent)
+    assert (Failed, True) == (type(result), result.record.sent)
     assert isinstance(result.record.error, TypeError)
     sky.loop.pass_by(1)
     assert [] == sky.loop.timers
@@ -409,7 +411,7 @@ class TestClosing:
         sky.race.close(2.0)
         sky.land(applied(sky.driver.calls[0][0]))
         sky.loop.pass_by(10)
-        assert [Ending.REPLIED] == [result.ending for result in sky.results]
+        assert [Replied] == [type(result) for result in sky.results]
 
     def test_a_cancelled_one_frees_its_thread(self):
         """Its thread ends, too, if the server has not answered meanwhile."""

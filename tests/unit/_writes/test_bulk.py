@@ -13,17 +13,11 @@ from aioretry._commands.bulk_arguments import insert_many
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target
 from aioretry._drivers.motor import encode_documents
-from aioretry._drivers.port import (
-    AttemptResult,
-    Ending,
-    Policy,
-    ServerKind,
-    ServerView,
-    TopologyView,
-)
+from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.bulk import BulkWrite
+from tests.unit.results import result_of
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
@@ -96,8 +90,7 @@ def end(attempt, reply=None, error=None, server=SERVER):
     call, deliver = attempt
     call.lease.drop()
     record = Attempt(server.address, 0.0, 0.0, True, error, reply)
-    ending = Ending.REPLIED if error is None else Ending.FAILED
-    deliver(AttemptResult(ending, record, server, numbered=True))
+    deliver(result_of(record, server, numbered=True))
 
 
 @pytest.fixture

@@ -12,19 +12,13 @@ from pymongo.write_concern import WriteConcern
 from aioretry import Attempt, DeadlineExceeded, Outcome, ResolveError, outcome_of, resolve
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
-from aioretry._drivers.port import (
-    AttemptResult,
-    Ending,
-    Policy,
-    ServerKind,
-    ServerView,
-    TopologyView,
-)
+from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
 from aioretry._retry.command_execution import trusted_seconds
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
+from tests.unit.results import result_of
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
@@ -99,8 +93,7 @@ class Driver:
         answer = self.answer
         error = answer if isinstance(answer, Exception) else None
         record = Attempt(call.address, 0.0, 0.0, True, error, None if error else answer)
-        ending = Ending.FAILED if error else Ending.REPLIED
-        loop.call_soon(deliver, AttemptResult(ending, record, call.server, numbered=True))
+        loop.call_soon(deliver, result_of(record, call.server, numbered=True))
 
 
 @pytest.fixture

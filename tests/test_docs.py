@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,6 +215,16 @@ class TestCompliance:
             assert writes == has_id["yes"] | has_id["no"]
             assert {"update_many", "delete_many"} == has_id["no"] - {"bulk_write"}
             assert has_id["yes"] == writes - {"update_many", "delete_many"}
+
+
+@pytest.mark.parametrize("page", ["compliance.md", "internals.md"])
+def test_private_names_exist(page):
+    """What a page says of the inside is where it says."""
+    text = (ROOT / "docs" / page).read_text()
+    named = re.findall(r"`(_(?:commands|drivers|retry|writes)\.[\w.]+)`", text)
+    assert len(named) > 10
+    for name in named:
+        pkgutil.resolve_name(f"aioretry.{name}")
 
 
 class TestInternals:

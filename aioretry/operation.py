@@ -85,6 +85,8 @@ class Operation:
             raise InvalidOperation("this operation was entered already")
         self._coordinator = self._path.coordinator()
         self._deadline = self._path.deadline(self._timeout)
+        if self._keyed is not None:
+            self._keyed.open(self._deadline)
         return self
 
     async def __aexit__(

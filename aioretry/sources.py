@@ -64,6 +64,14 @@ Answer: TypeAlias = SessionId | KnownReply
 class StatementSource(Protocol):
     """Says how each statement of one operation is sent. Made by an :class:`OperationKey`."""
 
+    def open(self, limit: Deadline | None) -> None:
+        """Learn that the operation begins: in the context of whoever begins it.
+
+        Args:
+            limit: When the operation has to be done, or None. It surrounds the call as well.
+        """
+        ...
+
     def new_id(self, index: int) -> Any:
         """Return the ``_id`` of a document that is inserted without one; the same every time.
 

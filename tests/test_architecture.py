@@ -279,7 +279,6 @@ STARTS_OF_AN_OPERATION = {
     "_retry/server_selection": {"call_at"},
     "_writes/group/command": {"ensure_future"},
     "aiohttp": {"call_later"},
-    "idempotent/_durable_transaction": {"create_task"},
     "idempotent/_once": {"create_task"},
     "session": {"ensure_future"},
     "_drivers/motor/on_loop": {"call_later"},

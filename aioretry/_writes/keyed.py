@@ -39,6 +39,15 @@ class KeyedWrites:
         self.replayed: bool | None = None
         """Whether the latest write was answered from memory; None if that can't be told."""
 
+    def open(self, limit: Deadline | None) -> None:
+        """Begin the operation.
+
+        Args:
+            limit: When all of it has to be done, or None.
+        """
+        with deadline(None if limit is None else limit.remaining()):
+            self._source.open(limit)
+
     def identified(self, document: Any) -> Any:
         """Give a document that has no ``_id`` the one that it has whenever this is repeated."""
         if isinstance(document, MutableMapping) and not isinstance(document, RawBSONDocument):

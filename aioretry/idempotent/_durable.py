@@ -1,11 +1,13 @@
 """Keys that are good for days: record, writes and replies in one transaction."""
 
+from contextvars import Context, copy_context
 from typing import Any
 
 import anyio
 from pymongo.errors import ConfigurationError, InvalidOperation
 
 from aioretry import (
+    Deadline,
     KeyedStatement,
     KnownReply,
     RetryMotorCollection,
@@ -33,6 +35,8 @@ class DurableSource:
         self._names = names
         self._database = database
         self._records = records
+        self._limit: Deadline | None = None
+        self._context = Context()
         self._told: list[Request] = []
         self._stored: list[Any] | None = None
         self._transaction: DurableTransaction | None = None
@@ -41,6 +45,10 @@ class DurableSource:
     def in_doubt(self) -> bool:
         """Whether the commit may have arrived."""
         return self._transaction is not None and self._transaction.in_doubt
+
+    def open(self, limit: Deadline | None) -> None:
+        """Take note of what surrounds the operation: its transactions run in that."""
+        self._limit, self._context = limit, copy_context()
 
     def new_id(self, index: int) -> Any:
         """Return the ``_id`` of a document that is inserted without one."""
@@ -97,7 +105,9 @@ class DurableSource:
         self, request: Request, records: RetryMotorCollection[dict[str, Any]]
     ) -> bytes:
         if self._transaction is None:
-            self._transaction = DurableTransaction(self._database, records, self._names.record_id())
+            self._transaction = DurableTransaction(
+                self._database, records, self._names.record_id(), self._limit, self._context
+            )
         return await self._transaction.execute(request)
 
     async def _commit(self, transaction: DurableTransaction) -> None:

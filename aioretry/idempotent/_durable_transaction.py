@@ -1,6 +1,7 @@
 """A transaction that is fed with one write after the other, and begun anew where that can help."""
 
 import asyncio
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +13,13 @@ from pymongo.errors import DocumentTooLarge, DuplicateKeyError, InvalidOperation
 from pymongo.read_concern import ReadConcern
 
 from aioretry import (
+    Deadline,
     DeadlineExceeded,
     KeyedStatement,
     RetryMotorClientSession,
     RetryMotorCollection,
     RetryMotorDatabase,
+    deadline,
 )
 from aioretry.idempotent._keys_records import MAJORITY
 
@@ -65,6 +68,8 @@ class DurableTransaction:
         database: What is written to.
         records: Where the record is written.
         record_id: Its ``_id``.
+        limit: When it has to be committed, or None.
+        context: What its task runs in; the same limit surrounds it.
     """
 
     def __init__(
@@ -72,12 +77,16 @@ class DurableTransaction:
         database: RetryMotorDatabase[Any],
         records: RetryMotorCollection[dict[str, Any]],
         record_id: bytes,
+        limit: Deadline | None,
+        context: Context,
     ) -> None:
         self._database = database
         self._records = records
         self._record_id = record_id
         self._requests: asyncio.Queue[Request | None] = asyncio.Queue()
         self._executed: list[Request] = []
+        self._limit = limit
+        self._context = context
         self._waiting: Request | None = None
         self._is_ending = False
         self._is_stored = False
@@ -101,25 +110,21 @@ class DurableTransaction:
 
         Raises:
             TakenError: Another call has committed the record.
+            DeadlineExceeded: The caller's time is over.
             PyMongoError: The transaction has ended.
         """
-        loop = asyncio.get_running_loop()
-        answer = request.answer = loop.create_future()
-        if self._task is None:
-            self._task = loop.create_task(self._run())
+        answer = request.answer = asyncio.get_running_loop().create_future()
         self._requests.put_nowait(request)
-        deadline = request.statement.deadline
-        limited = deadline is not None and deadline.is_limited
-        timeout = deadline.remaining() + _GRACE if deadline is not None and limited else None
+        task = self._started()
         await asyncio.wait(
-            {self._task, answer}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
+            {task, answer}, timeout=self._patience(), return_when=asyncio.FIRST_COMPLETED
         )
         if answer.done():
             reply: bytes = answer.result()
             return reply
-        if not self._task.done():
+        if not task.done():
             raise DeadlineExceeded(f"the deadline of {request.statement.operation} is over")
-        self._task.result()
+        task.result()
         raise InvalidOperation("the transaction has ended")
 
     async def commit(self) -> None:
@@ -130,8 +135,13 @@ class DurableTransaction:
             PyMongoError: It is not committed, or :attr:`in_doubt`.
         """
         self._requests.put_nowait(None)
-        if self._task is not None:
-            await self._task
+        try:
+            async with asyncio.timeout(self._patience()):
+                await self._started()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "the deadline was over before the transaction was committed"
+            ) from None
 
     async def abort(self) -> None:
         """Abort, if it has not ended."""
@@ -142,6 +152,22 @@ class DurableTransaction:
         await asyncio.wait({task})
         if not task.cancelled():
             task.exception()  # the caller has it, or does not care any more
+
+    def _started(self) -> "asyncio.Task[None]":
+        if self._task is None:
+            # Not in the context of the first write, whose deadline is not the others'.
+            self._task = asyncio.get_running_loop().create_task(
+                self._run(), context=self._context.copy()
+            )
+        return self._task
+
+    def _patience(self) -> float | None:
+        with deadline(None) as own:
+            if own is None or not own.is_limited:
+                return None
+        # The transaction's own error says more, where it comes at the same time.
+        is_shared = self._limit is not None and self._limit.at <= own.at
+        return own.remaining() + (_GRACE if is_shared else 0.0)
 
     async def _run(self) -> None:
         async with await self._database.client.start_session() as session:

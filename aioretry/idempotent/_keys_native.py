@@ -5,7 +5,7 @@ from typing import Any
 
 from pymongo.errors import OperationFailure
 
-from aioretry import KeyedStatement, RetryMotorDatabase, SessionId
+from aioretry import Deadline, KeyedStatement, RetryMotorDatabase, SessionId
 from aioretry.idempotent._errors import IdempotencyConflict
 from aioretry.idempotent._keys_derived import Names
 from aioretry.idempotent._keys_ending import SessionEnder
@@ -37,6 +37,10 @@ class NativeSource:
     def in_doubt(self) -> bool:
         """Closing applies nothing."""
         return False
+
+    def open(self, limit: Deadline | None) -> None:
+        """Do nothing: each statement is for itself."""
+        del limit
 
     def new_id(self, index: int) -> Any:
         """Return the ``_id`` of a document that is inserted without one."""

@@ -1,0 +1,108 @@
+"""Durable keys on real servers: several calls, and deadlines."""
+
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+
+import pytest
+from pymongo.monitoring import CommandListener
+
+from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
+from aioretry.idempotent import Keys
+from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
+
+
+@pytest.fixture
+async def key(collection):
+    """A durable key of the test's own."""
+    async with Keys(SECRET, NAMESPACE) as keys:
+        yield keys(f"{collection.name}-1", durable=True)
+
+
+@pytest.fixture
+async def seeded(collection):
+    await collection.insert_many([{"_id": "a", "n": 0}, {"_id": "b", "n": 0}])
+    return collection
+
+
+def add(_id):
+    """A write whose reply does not tell what it has changed."""
+    return lambda op: op.update_one({"_id": _id}, {"$inc": {"n": 1}})
+
+
+async def make(collection, key, writes, meanwhile=None, timeout=60):
+    """Make writes under a key; give whether the latest was answered from memory."""
+    async with collection.operation(timeout=timeout, key=key) as op:
+        for write in writes:
+            await write(op)
+            if meanwhile is not None:
+                await meanwhile
+                meanwhile = None
+    return op.replayed
+
+
+WHERE = ContextVar("where", default="nowhere")
+
+
+class Sent(CommandListener):
+    """What the transaction sends: whether that has a limit, and in whose context it is sent."""
+
+    def __init__(self):
+        self.commands = []
+
+    def started(self, event):
+        if event.command_name in {"insert", "update", "commitTransaction"}:
+            limited = "maxTimeMS" in event.command
+            self.commands.append((event.command_name, limited, WHERE.get()))
+
+    def succeeded(self, event):
+        pass
+
+    def failed(self, event):
+        pass
+
+
+class TestDeadlines:
+    @pytest.mark.parametrize("timeout", [None, 60])
+    async def test_of_one_write(self, replica_set, seeded, key, timeout):
+        """The first write's deadline is not that of the others: the operation's own is."""
+        sent = Sent()
+        async with RetryClient(replica_set.uri, event_listeners=[sent]) as client:
+            mine = keyed_collection(client, seeded.name)
+            WHERE.set("operation")
+            async with mine.operation(timeout=timeout, key=key) as op:
+                WHERE.set("first write")
+                async with deadline(30):
+                    await add("a")(op)
+                WHERE.set("second write")
+                await add("b")(op)
+        assert [
+            (name, timeout is not None, "operation")
+            for name in ("insert", "update", "update", "update", "commitTransaction")
+        ] == sent.commands
+
+    async def test_of_a_later_write(self, replica_set, seeded, key, stored):
+        """Each write is waited for as long as its own deadline allows."""
+        async with replica_set.faults.hang("update", nth=2, namespace=seeded.full_name):
+            with pytest.raises(DeadlineExceeded) as caught:
+                await self.add_both(seeded, key)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert 0 == stored.count_documents({"n": 1})
+
+    async def add_both(self, collection, key):
+        async with collection.operation(key=key) as op:
+            await add("a")(op)
+            async with deadline(0.5):
+                await add("b")(op)
+
+    async def test_of_the_end(self, replica_set, seeded, key, stored):
+        """So is the commit, which is in doubt then."""
+        async with AsyncExitStack() as stack:
+            op = await stack.enter_async_context(seeded.operation(key=key))
+            await add("a")(op)
+            async with replica_set.faults.hang("commitTransaction"):
+                with pytest.raises(DeadlineExceeded) as caught:
+                    async with deadline(0.5):
+                        await stack.aclose()
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+        await make(seeded, key, [add("a")])
+        assert 1 == stored.count_documents({"n": 1})

@@ -76,7 +76,7 @@ class Operation:
         True if it was answered from memory. False if this call has applied it. None if nobody can
         tell: the operation has no key, the write has not ended well, the server does not say so
         (before MongoDB 6.0, or behind a router), or an earlier attempt of this call may have
-        applied it as well.
+        applied it as well. With a durable key it is final when the block has ended.
         """
         return None if self._keyed is None else self._keyed.replayed
 

@@ -96,12 +96,15 @@ class StatementSource(Protocol):
         """Return what to raise in the place of an error that a statement ended with, or None."""
         ...
 
-    async def close(self, error: BaseException | None, *, failed: bool) -> None:
+    async def close(self, error: BaseException | None, *, failed: bool) -> bool:
         """End the operation.
 
         Args:
             error: What its block ended with, or None.
             failed: Whether a write in it has ended with an error.
+
+        Returns:
+            Whether it shows only now that another call has applied it.
 
         Raises:
             Exception: It can't be ended well; :attr:`in_doubt` says what that means.

@@ -100,7 +100,8 @@ class KeyedWrites:
         """
         try:
             async with deadline(None if limit is None else limit.remaining()):
-                await self._source.close(error, failed=self._has_failed)
+                if await self._source.close(error, failed=self._has_failed):
+                    self.replayed = True
         except BaseException as exc:
             if exc is not error:
                 doubt = self._source.in_doubt

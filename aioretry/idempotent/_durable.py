@@ -37,6 +37,7 @@ class DurableSource:
         self._records = records
         self._limit: Deadline | None = None
         self._context = Context()
+        self._writes = 0
         self._told: list[Request] = []
         self._stored: list[Any] | None = None
         self._transaction: DurableTransaction | None = None
@@ -56,6 +57,7 @@ class DurableSource:
 
     async def begin(self, statement: KeyedStatement) -> KnownReply:
         """Execute a statement, or give the reply that another call has got."""
+        self._writes = statement.index + 1
         if statement.is_encrypted:
             raise ConfigurationError(
                 "a client with automatic encryption can't have durable keys: the replies are kept "
@@ -68,7 +70,8 @@ class DurableSource:
             if self._transaction is None and self._stored is None:
                 await self._find(records)
             if self._stored is not None:
-                return self._replay(request, self._stored)
+                record = _record_of(request, self._stored)
+                return KnownReply(bytes(record["reply"]), replayed=True)
             try:
                 reply = await self._execute(request, records)
             except TakenError:  # another call was faster; it may not be visible yet
@@ -86,20 +89,20 @@ class DurableSource:
         del error
         return None
 
-    async def close(self, error: BaseException | None, *, failed: bool) -> None:
+    async def close(self, error: BaseException | None, *, failed: bool) -> bool:
         """Commit, or abort if anything has failed."""
         transaction = self._transaction
-        if transaction is None:
-            return
         if error is None and not failed:
-            await self._commit(transaction)
-            return
+            return await self._commit(transaction)
+        if transaction is None:
+            return False
         await transaction.abort()
         if error is None:
             raise InvalidOperation(
                 "a write of this operation has failed, so that none of it is applied; repeat the "
                 "whole operation with the same key"
             )
+        return False
 
     async def _execute(
         self, request: Request, records: RetryMotorCollection[dict[str, Any]]
@@ -110,15 +113,24 @@ class DurableSource:
             )
         return await self._transaction.execute(request)
 
-    async def _commit(self, transaction: DurableTransaction) -> None:
+    async def _commit(self, transaction: DurableTransaction | None) -> bool:
         try:
-            await transaction.commit()
+            if transaction is not None:
+                await transaction.commit()
         except TakenError:
             self._transaction = None
             records = await self._records.of(self._database)
             while self._stored is None:
                 await anyio.sleep(_PAUSE)
                 await self._find(records)
+        if self._stored is None:
+            return False
+        if self._writes < len(self._stored):
+            raise IdempotencyConflict(
+                f"this key was used for {len(self._stored)} writes, and this operation has made "
+                f"{self._writes}"
+            )
+        return True
 
     async def _find(self, records: RetryMotorCollection[dict[str, Any]]) -> None:
         record = await records.find_one({"_id": self._names.record_id()})
@@ -129,20 +141,19 @@ class DurableSource:
 
     def _adopt(self, stored: list[Any]) -> None:
         # Another call has committed while this one was to begin anew: what was told has to be true.
-        told = [request.reply for request in self._told]
-        if told != [each["reply"] for each in stored[: len(told)]]:
-            raise IdempotencyConflict(
-                "another call with this key was faster, and was answered otherwise; repeat the "
-                "operation to get its answers"
-            )
+        for request in self._told:
+            if request.reply != _record_of(request, stored)["reply"]:
+                raise IdempotencyConflict(
+                    "another call with this key was faster, and was answered otherwise; repeat the "
+                    "operation to get its answers"
+                )
 
-    def _replay(self, request: Request, stored: list[Any]) -> KnownReply:
-        statement = request.statement
-        if statement.index >= len(stored):
-            raise IdempotencyConflict(
-                f"this key was used for {len(stored)} writes, and this is write "
-                f"{statement.index + 1}"
-            )
-        record = stored[statement.index]
-        require_same(statement, request.fingerprint, record)
-        return KnownReply(bytes(record["reply"]), replayed=True)
+
+def _record_of(request: Request, stored: list[Any]) -> Any:
+    index = request.statement.index
+    if index >= len(stored):
+        raise IdempotencyConflict(
+            f"this key was used for {len(stored)} writes, and this is write {index + 1}"
+        )
+    require_same(request.statement, request.fingerprint, stored[index])
+    return stored[index]

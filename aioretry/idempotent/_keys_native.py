@@ -74,6 +74,7 @@ class NativeSource:
             )
         return None
 
-    async def close(self, error: BaseException | None, *, failed: bool) -> None:
+    async def close(self, error: BaseException | None, *, failed: bool) -> bool:
         """Do nothing: each statement is for itself."""
         del error, failed
+        return False

@@ -1,4 +1,4 @@
-"""Durable keys on real servers: several calls, and deadlines."""
+"""Durable keys on real servers: other calls with the key, and deadlines."""
 
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
@@ -7,7 +7,7 @@ import pytest
 from pymongo.monitoring import CommandListener
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
-from aioretry.idempotent import Keys
+from aioretry.idempotent import IdempotencyConflict, Keys
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
 
@@ -16,6 +16,13 @@ async def key(collection):
     """A durable key of the test's own."""
     async with Keys(SECRET, NAMESPACE) as keys:
         yield keys(f"{collection.name}-1", durable=True)
+
+
+@pytest.fixture
+async def other(replica_set, collection):
+    """The same collection, of another client."""
+    async with RetryClient(replica_set.uri) as client:
+        yield keyed_collection(client, collection.name)
 
 
 @pytest.fixture
@@ -29,6 +36,17 @@ def add(_id):
     return lambda op: op.update_one({"_id": _id}, {"$inc": {"n": 1}})
 
 
+def replace(op):
+    """Another kind of write, with the same reply."""
+    return op.replace_one({"_id": "a"}, {"n": 100})
+
+
+async def lose(replica_set):
+    """Have the server abort all transactions, as it does with those that are open too long."""
+    primary = await replica_set.primary()
+    await primary.command({"killAllSessions": []})
+
+
 async def make(collection, key, writes, meanwhile=None, timeout=60):
     """Make writes under a key; give whether the latest was answered from memory."""
     async with collection.operation(timeout=timeout, key=key) as op:
@@ -38,6 +56,63 @@ async def make(collection, key, writes, meanwhile=None, timeout=60):
                 await meanwhile
                 meanwhile = None
     return op.replayed
+
+
+class TestAnotherCallThatIsFaster:
+    """The server loses a transaction, and another call commits before that is noticed."""
+
+    async def outrun(self, replica_set, collection, key, writes):
+        await lose(replica_set)
+        assert (await make(collection, key, writes)) is False
+
+    @pytest.mark.parametrize("rest", [[], [add("a")]], ids=["at the commit", "in a write"])
+    async def test_of_the_same_writes(self, replica_set, seeded, other, key, rest, stored):
+        """Its answers are those that were given, and they are known as another call's."""
+        writes = [add("b"), *rest]
+        faster = self.outrun(replica_set, other, key, writes)
+        assert (await make(seeded, key, writes, faster)) is True
+        assert len(writes) == sum(each["n"] for each in stored.find())
+
+    @pytest.mark.parametrize("rest", [[], [add("a")]], ids=["at the commit", "in a write"])
+    @pytest.mark.parametrize(
+        ("theirs", "why"),
+        [
+            ([add("b")], "write 1 .* its arguments are others"),
+            ([replace], "write 1 .* was replace_one .* is update_one now"),
+        ],
+        ids=["arguments", "kind"],
+    )
+    async def test_of_other_writes(
+        self, replica_set, seeded, other, key, theirs, why, rest, stored
+    ):
+        """Nobody is told that they are done who made others, though the answers are the same."""
+        faster = self.outrun(replica_set, other, key, theirs + rest)
+        with pytest.raises(IdempotencyConflict, match=why) as caught:
+            await make(seeded, key, [add("a"), *rest], faster)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert await make(other, key, theirs + rest)
+
+    @pytest.mark.parametrize(
+        ("mine", "theirs", "why"),
+        [
+            (1, 2, "used for 2 writes, and this operation has made 1"),
+            (2, 1, "used for 1 writes, and this is write 2"),
+        ],
+        ids=["more", "fewer"],
+    )
+    async def test_of_more_or_fewer(self, replica_set, seeded, other, key, mine, theirs, why):
+        """So is a call that made more writes, or fewer."""
+        faster = self.outrun(replica_set, other, key, [add("a")] * theirs)
+        with pytest.raises(IdempotencyConflict, match=why) as caught:
+            await make(seeded, key, [add("a")] * mine, faster)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+
+
+async def test_fewer_writes_than_before(seeded, other, key):
+    """A repeated call that leaves writes out is not the same."""
+    await make(seeded, key, [add("a"), add("b")])
+    with pytest.raises(IdempotencyConflict, match="used for 2 writes"):
+        await make(other, key, [add("a")])
 
 
 WHERE = ContextVar("where", default="nowhere")

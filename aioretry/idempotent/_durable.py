@@ -4,7 +4,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 import anyio
-from pymongo.errors import ConfigurationError, InvalidOperation
+from pymongo.errors import ConfigurationError
 
 from aioretry import (
     Deadline,
@@ -14,7 +14,13 @@ from aioretry import (
     RetryMotorDatabase,
     SessionId,
 )
-from aioretry.idempotent._durable_transaction import DurableTransaction, Request, TakenError
+from aioretry.idempotent._durable_transaction import (
+    DurableTransaction,
+    Request,
+    TakenError,
+    has_ended,
+    has_failed,
+)
 from aioretry.idempotent._errors import IdempotencyConflict
 from aioretry.idempotent._keys_derived import Names
 from aioretry.idempotent._keys_records import Records, require_same
@@ -37,6 +43,7 @@ class DurableSource:
         self._records = records
         self._limit: Deadline | None = None
         self._context = Context()
+        self._is_closed = False
         self._writes = 0
         self._told: list[Request] = []
         self._stored: list[Any] | None = None
@@ -91,40 +98,35 @@ class DurableSource:
 
     async def close(self, error: BaseException | None, *, failed: bool) -> bool:
         """Commit, or abort if anything has failed."""
-        transaction = self._transaction
+        self._is_closed = True
         if error is None and not failed:
-            return await self._commit(transaction)
-        if transaction is None:
-            return False
-        await transaction.abort()
-        if error is None:
-            raise InvalidOperation(
-                "a write of this operation has failed, so that none of it is applied; repeat the "
-                "whole operation with the same key"
-            )
+            return await self._commit()
+        if self._transaction is not None:
+            await self._transaction.abort()
+        if error is None and self._stored is None:
+            raise has_failed()
         return False
 
     async def _execute(
         self, request: Request, records: RetryMotorCollection[dict[str, Any]]
     ) -> bytes:
-        if self._transaction is None:
-            self._transaction = DurableTransaction(
-                self._database, records, self._names.record_id(), self._limit, self._context
-            )
-        return await self._transaction.execute(request)
+        if self._is_closed:
+            raise has_ended()
+        return await self._current(records).execute(request)
 
-    async def _commit(self, transaction: DurableTransaction | None) -> bool:
-        try:
-            if transaction is not None:
-                await transaction.commit()
-        except TakenError:
-            self._transaction = None
+    async def _commit(self) -> bool:
+        while self._stored is None:
+            if self._transaction is None and not self._told:
+                return False  # nothing was written, or is still to be
             records = await self._records.of(self._database)
-            while self._stored is None:
+            try:
+                await self._current(records).commit()
+            except TakenError:
+                self._transaction = None
                 await anyio.sleep(_PAUSE)
                 await self._find(records)
-        if self._stored is None:
-            return False
+            else:
+                return False
         if self._writes < len(self._stored):
             raise IdempotencyConflict(
                 f"this key was used for {len(self._stored)} writes, and this operation has made "
@@ -132,9 +134,22 @@ class DurableSource:
             )
         return True
 
+    def _current(self, records: RetryMotorCollection[dict[str, Any]]) -> DurableTransaction:
+        if self._transaction is None:
+            # What was told has to be in it, whatever has become of another call's record.
+            self._transaction = DurableTransaction(
+                self._database,
+                records,
+                self._names.record_id(),
+                self._told,
+                self._limit,
+                self._context,
+            )
+        return self._transaction
+
     async def _find(self, records: RetryMotorCollection[dict[str, Any]]) -> None:
         record = await records.find_one({"_id": self._names.record_id()})
-        if record is not None:
+        if record is not None and self._transaction is None:  # else it may be this call's own
             stored: list[Any] = record["statements"]
             self._adopt(stored)
             self._stored = stored

@@ -1,6 +1,7 @@
 """A transaction that is fed with one write after the other, and begun anew where that can help."""
 
 import asyncio
+from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,19 @@ class TakenError(Exception):
     """Another call has committed the record; never leaves the durable keys."""
 
 
+def has_ended() -> InvalidOperation:
+    """Return the error of a write that comes to nothing because its block was left."""
+    return InvalidOperation("the block of this operation has ended; this write is not applied")
+
+
+def has_failed() -> InvalidOperation:
+    """Return the error of an operation one of whose writes has failed."""
+    return InvalidOperation(
+        "a write of this operation has failed, so that none of it is applied; repeat the whole "
+        "operation with the same key"
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One write of a transaction."""
@@ -68,6 +82,7 @@ class DurableTransaction:
         database: What is written to.
         records: Where the record is written.
         record_id: Its ``_id``.
+        executed: What an earlier transaction has executed, which was lost.
         limit: When it has to be committed, or None.
         context: What its task runs in; the same limit surrounds it.
     """
@@ -77,6 +92,7 @@ class DurableTransaction:
         database: RetryMotorDatabase[Any],
         records: RetryMotorCollection[dict[str, Any]],
         record_id: bytes,
+        executed: Sequence[Request],
         limit: Deadline | None,
         context: Context,
     ) -> None:
@@ -84,7 +100,7 @@ class DurableTransaction:
         self._records = records
         self._record_id = record_id
         self._requests: asyncio.Queue[Request | None] = asyncio.Queue()
-        self._executed: list[Request] = []
+        self._executed = list(executed)
         self._limit = limit
         self._context = context
         self._waiting: Request | None = None
@@ -124,8 +140,9 @@ class DurableTransaction:
             return reply
         if not task.done():
             raise DeadlineExceeded(f"the deadline of {request.statement.operation} is over")
-        task.result()
-        raise InvalidOperation("the transaction has ended")
+        if not task.cancelled():
+            task.result()
+        raise has_ended()
 
     async def commit(self) -> None:
         """Commit.
@@ -213,6 +230,8 @@ class DurableTransaction:
         self._waiting = None
         if request.answer is not None and not request.answer.done():
             request.answer.set_result(request.reply)
+        if "writeErrors" in RawBSONDocument(request.reply):
+            raise has_failed()  # the server has aborted everything
 
     async def _send(self, request: Request, session: RetryMotorClientSession) -> bytes:
         raw: RawBSONDocument = await self._database.command(

@@ -1,14 +1,18 @@
-"""Durable keys on real servers: other calls with the key, and deadlines."""
+"""Durable keys on real servers: other calls with the key, blocks that are left, and deadlines."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 
 import pytest
+from pymongo.errors import DuplicateKeyError, InvalidOperation, PyMongoError
 from pymongo.monitoring import CommandListener
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
 from aioretry.idempotent import IdempotencyConflict, Keys
-from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
+from tests.idempotent.keyed import MAJORITY, NAMESPACE, SECRET, keyed_collection
+
+RECORDS = "aioretry_tests.aioretry.durable_keys"
 
 
 @pytest.fixture
@@ -113,6 +117,149 @@ async def test_fewer_writes_than_before(seeded, other, key):
     await make(seeded, key, [add("a"), add("b")])
     with pytest.raises(IdempotencyConflict, match="used for 2 writes"):
         await make(other, key, [add("a")])
+
+
+@pytest.mark.parametrize("rest", [[], [add("b")]], ids=["at the commit", "in a write"])
+async def test_a_record_that_is_gone_again(replica_set, seeded, key, rest, stored):
+    """What was told to be done is done, also if another call's record is rolled back."""
+    writes = [add("a"), *rest]
+    async with replica_set.faults.error(11000, "insert", nth=2, namespace=RECORDS):
+        assert (await make(seeded, key, writes, lose(replica_set), timeout=20)) is False
+    assert len(writes) == sum(each["n"] for each in stored.find())
+    assert (await make(seeded, key, writes)) is True
+
+
+class TestErrorsThatAreSwallowed:
+    async def swallow(self, replica_set, collection, key):
+        """Lose the transaction, and give up while another call's record is waited for."""
+        fault = replica_set.faults.error(11000, "insert", nth=2, times=None, namespace=RECORDS)
+        async with fault, collection.operation(key=key) as op:
+            await add("a")(op)
+            await lose(replica_set)
+            with pytest.raises(PyMongoError):
+                async with deadline(0.5):
+                    await add("b")(op)
+
+    async def test_without_a_transaction(self, replica_set, seeded, key, stored):
+        """Who was told of a write that is in no transaction any more is told that, too."""
+        with pytest.raises(InvalidOperation, match="none of it is applied") as caught:
+            await self.swallow(replica_set, seeded, key)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert 0 == stored.count_documents({"n": 1})
+
+
+class TestBlocksThatAreLeft:
+    def transactions(self):
+        """The tasks of durable keys."""
+        return [
+            task
+            for task in asyncio.all_tasks()
+            if task.get_coro().__qualname__ == "DurableTransaction._run"
+        ]
+
+    async def leave(self, collection, key, fault, error=None):
+        """Leave a block while a task's first write in it is held up; give that."""
+        write = None
+        try:
+            async with collection.operation(timeout=60, key=key) as op:
+                write = asyncio.create_task(add("a")(op))
+                await fault.wait_until_fired(timeout=60)
+                if error is not None:
+                    raise error
+        except ZeroDivisionError:
+            pass
+        return op, write
+
+    async def require_nothing(self, collection, key, write, stored):
+        """Nothing is applied, nothing is left, and the key is as good as new."""
+        with pytest.raises(InvalidOperation, match="block of this operation has ended") as caught:
+            await write
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert [] == self.transactions()
+        assert 0 == stored.count_documents({"n": 1})
+        assert (await make(collection, key, [add("a")])) is False
+
+    @pytest.mark.parametrize("error", [None, ZeroDivisionError])
+    async def test_before_the_transaction(self, replica_set, seeded, key, error, stored):
+        """A write that has still to begin the transaction does not begin it any more."""
+        async with replica_set.faults.hang("find", namespace=RECORDS) as fault:
+            _, write = await self.leave(seeded, key, fault, error)
+        await self.require_nothing(seeded, key, write, stored)
+
+    async def test_with_an_error(self, replica_set, seeded, key, stored):
+        """A write whose transaction is aborted is not cancelled: nobody has cancelled it."""
+        async with replica_set.faults.hang("update", namespace=seeded.full_name) as fault:
+            _, write = await self.leave(seeded, key, fault, ZeroDivisionError)
+            await asyncio.wait({write})
+        await self.require_nothing(seeded, key, write, stored)
+
+    async def test_before_an_error(self, replica_set, seeded, key, stored):
+        """The error of a write that nobody has waited for is the block's as well."""
+        async with replica_set.faults.hang("insert", namespace=seeded.full_name) as fault:
+            leaving = asyncio.create_task(self.insert_twice(seeded, key, fault))
+            await fault.wait_until_fired(timeout=60)
+        write, block = await leaving
+        assert [DuplicateKeyError, InvalidOperation] == [type(write), type(block)]
+        assert [Outcome.NOT_APPLIED] * 2 == [outcome_of(write), outcome_of(block)]
+        assert [] == self.transactions()
+        assert 0 == stored.count_documents({"n": 1})
+
+    async def insert_twice(self, collection, key, fault):
+        try:
+            async with collection.operation(timeout=10, key=key) as op:
+                await add("a")(op)
+                write = asyncio.create_task(op.insert_one({"_id": "b"}))
+                await fault.wait_until_fired(timeout=60)
+        except PyMongoError as exc:
+            [error] = await asyncio.gather(write, return_exceptions=True)
+            return error, exc
+
+    async def test_while_another_call_is_waited_for(self, replica_set, seeded, other, key, stored):
+        """A write that waits for another call in its transaction gets that call's answer."""
+        async with other.operation(timeout=60, key=key) as op:
+            await add("a")(op)
+            async with replica_set.faults.hang("insert", namespace=RECORDS) as fault:
+                leaving = asyncio.create_task(self.leave(seeded, key, fault))
+                await fault.wait_until_fired(timeout=60)
+        late, write = await leaving
+        assert 1 == (await write).modified_count
+        assert late.replayed is True
+        assert [] == self.transactions()
+        assert 1 == stored.count_documents({"n": 1})
+
+    async def test_while_a_record_is_waited_for(self, replica_set, seeded, key, stored):
+        """A later write that has lost its transaction takes no earlier one with it."""
+        faults = replica_set.faults
+        taken = faults.error(11000, "insert", nth=2, namespace=RECORDS)
+        async with taken, faults.hang("find", nth=2, namespace=RECORDS) as fault:
+            async with seeded.operation(timeout=60, key=key) as op:
+                await add("a")(op)
+                await lose(replica_set)
+                write = asyncio.create_task(add("b")(op))
+                await fault.wait_until_fired(timeout=60)
+            assert ["a"] == stored.distinct("_id", {"n": 1})
+        with pytest.raises(InvalidOperation, match="block of this operation has ended"):
+            await write
+        assert ["a"] == stored.distinct("_id", {"n": 1})
+
+    async def test_when_no_write_is_left(self, replica_set, seeded, other, key, stored):
+        """Where the only write has lost its transaction, there is nothing to commit."""
+        faults = replica_set.faults
+        async with AsyncExitStack() as stack:
+            async with other.operation(timeout=60, key=key) as op:
+                await add("b")(op)
+                async with faults.hang("insert", namespace=RECORDS) as fault:
+                    leaving = asyncio.create_task(self.leave(seeded, key, fault))
+                    await fault.wait_until_fired(timeout=60)
+                found = faults.hang("find", times=2, namespace=RECORDS)
+                await stack.enter_async_context(found)
+            await found.wait_until_fired(2, timeout=60)
+            database = stored.database
+            records = database.get_collection("aioretry.durable_keys", write_concern=MAJORITY)
+            records.delete_many({})
+        _, write = await leaving
+        await seeded.update_one({"_id": "b"}, {"$set": {"n": 0}})
+        await self.require_nothing(seeded, key, write, stored)
 
 
 WHERE = ContextVar("where", default="nowhere")

@@ -172,6 +172,21 @@ def copy_report(source: BaseException, target: BaseException) -> None:
         target.__dict__[_REPORT] = report
 
 
+def copy_of(exc: E) -> E:
+    """Return a copy of an exception that has not been raised, for one of several who wait for it.
+
+    One that all of them raise would gather all their tracebacks, and have the context of each.
+    """
+    try:
+        copy = type(exc).__new__(type(exc), *exc.args)
+    except Exception:  # noqa: BLE001 - of a class of the user's
+        return exc
+    copy.__dict__.update(exc.__dict__)
+    copy.__dict__["__notes__"] = list(getattr(exc, "__notes__", ()))
+    copy.__cause__ = exc.__cause__
+    return copy
+
+
 def outcome_of(exc: BaseException) -> Outcome | None:
     """Tell how the write that raised this exception ended.
 

@@ -22,6 +22,7 @@ from aioretry import (
     deadline,
     detached,
 )
+from aioretry.errors import copy_of
 from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
 
 T = TypeVar("T")
@@ -80,7 +81,9 @@ class Records:
         done, _ = await asyncio.wait({task}, timeout=left)
         if not done:
             raise DeadlineExceeded("the deadline is over; the records of keys have no index yet")
-        task.result()
+        error = task.exception()
+        if error is not None:
+            raise copy_of(error).with_traceback(error.__traceback__)
 
     async def _create_index(self, records: RetryMotorCollection[dict[str, Any]]) -> str:
         return await records.create_index("at", expireAfterSeconds=self._seconds)

@@ -6,6 +6,7 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from aioretry import DeadlineExceeded, Outcome, outcome_of
+from aioretry.errors import attach
 from aioretry.idempotent import Keys
 from tests.idempotent.keyed import NAMESPACE, SECRET
 
@@ -70,3 +71,28 @@ async def test_an_error(replica_set, collection, keys, making, stored):
     await insert(collection, keys, 1)
     assert [{"_id": 1}] == list(stored.find())
     assert 2 == making.fired
+
+
+async def test_an_error_is_each_ones_own(replica_set, collection, keys, making):
+    """What one of them handles just then is nothing of another one's."""
+    earlier = RuntimeError("an earlier write of the second one")
+    attach(earlier, Outcome.UNKNOWN, [])
+
+    async def once(key):
+        async def work(_session):
+            return {}
+
+        await keys.once(key, work, database=collection.database)
+
+    async def second():
+        try:
+            raise earlier
+        except RuntimeError:
+            await once("second")
+
+    async with replica_set.faults.error(UNAUTHORIZED, "createIndexes"):
+        ended = await asyncio.gather(once("first"), second(), return_exceptions=True)
+    assert [OperationFailure] * 2 == [type(error) for error in ended]
+    assert [None, earlier] == [error.__context__ for error in ended]
+    assert [None, Outcome.UNKNOWN] == [outcome_of(error) for error in ended]
+    assert 1 == making.fired

@@ -5,7 +5,7 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import (
@@ -28,9 +28,15 @@ from aioretry._writes.group.member import CoalescedInsert
 from aioretry._writes.group.shares import Shares
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach, copy_report, report_of
-
-E = TypeVar("E", bound=BaseException)
+from aioretry.errors import (
+    Attempt,
+    DeadlineExceeded,
+    Outcome,
+    attach,
+    copy_of,
+    copy_report,
+    report_of,
+)
 
 _OVERHEAD = 16 * 1024  # servers refuse by themselves what is larger by less than this
 
@@ -329,19 +335,6 @@ def _joined(raws: list[bytes]) -> RawBSONDocument | EncodedDocuments:
     if len(raws) == 1:
         return RawBSONDocument(raws[0])
     return EncodedDocuments(b"".join(raws), len(raws), max(map(len, raws)))
-
-
-def copy_of(exc: E) -> E:
-    """Return a copy of an exception that has not been raised."""
-    # One that several tasks raise would gather all their tracebacks.
-    try:
-        copy = type(exc).__new__(type(exc), *exc.args)
-    except Exception:  # noqa: BLE001 - of a class of the user's
-        return exc
-    copy.__dict__.update(exc.__dict__)
-    copy.__dict__["__notes__"] = list(getattr(exc, "__notes__", ()))
-    copy.__cause__ = exc.__cause__
-    return copy
 
 
 def _reply(reply: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,10 +15,10 @@ from pymongo.errors import ServerSelectionTimeoutError
 from aioretry._commands.single import Target
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
-from aioretry._writes.group.command import SharedInsert, copy_of, past
+from aioretry._writes.group.command import SharedInsert, past
 from aioretry._writes.group.member import CoalescedInsert
 from aioretry.deadlines import Deadline, lift_deadlines
-from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach
+from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach, copy_of
 
 DEFAULT_DOCUMENTS = 1000
 DEFAULT_BYTES = 16 * 2**20

@@ -177,13 +177,14 @@ class Keys:
             IdempotencyConflict: The key was used with another payload.
             KeyInUseError: Another call with the key has not ended in time.
             NoTurnError: Too many calls with other keys were before it; nothing is applied.
-            DeadlineExceeded: The time is over. With the label ``UnknownTransactionCommitResult``
-                the work may be done; repeating the call with the same key tells.
+            DeadlineExceeded: The time is over. With the label ``UnknownTransactionCommitResult``,
+                and the outcome ``UNKNOWN``, the work may be done; repeating the call with the same
+                key tells.
             DocumentTooLarge: The answer has more than 15 MiB; nothing is applied.
-            InvalidOperation: The call is made by another one's work; or the server had aborted the
-                transaction three times in a row before the work was done, because the work caught
-                an error, or took longer than ``transactionLifetimeLimitSeconds``. Nothing is
-                applied.
+            InvalidOperation: The call is made by another one's work, or by a task of its that runs
+                beside it; or the server had aborted the transaction three times in a row before the
+                work was done, because the work caught an error, or took longer than
+                ``transactionLifetimeLimitSeconds``. Nothing is applied.
             TypeError: An argument is of another type.
             ValueError: ``key`` is empty.
             Exception: Whatever the work raised.

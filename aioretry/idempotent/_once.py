@@ -30,6 +30,7 @@ from aioretry import (
     RetryMotorClientSession,
     RetryMotorCollection,
     RetryMotorDatabase,
+    attempts_of,
     deadline,
     run_transaction,
 )
@@ -121,7 +122,18 @@ class Turns:
 
 
 _running: set["asyncio.Task[OnceAnswer]"] = set()
-_is_inside: ContextVar[bool] = ContextVar("aioretry_is_inside_once", default=False)
+
+
+class _AtWork:
+    """A call whose work runs, as those know it whom the work has started; they may outlive it."""
+
+    __slots__ = ("is_running",)
+
+    def __init__(self) -> None:
+        self.is_running = False
+
+
+_around: ContextVar[_AtWork | None] = ContextVar("aioretry_around_once", default=None)
 
 
 def _forget(task: "asyncio.Task[OnceAnswer]") -> None:
@@ -169,6 +181,7 @@ class OnceCall:
         self._turns = turns
         self._work = work
         self._caller = caller
+        self._at_work = _AtWork()
         self._is_blocked = False
         self._is_committing = False
         self._lost = 0
@@ -177,7 +190,8 @@ class OnceCall:
 
     async def run(self) -> OnceAnswer:
         """Do the work and store its answer, or give the answer that is stored."""
-        if _is_inside.get():
+        around = _around.get()
+        if around is not None and around.is_running:
             raise InvalidOperation(
                 "once() can't be used in the work of another once(): it is no part of that "
                 "transaction, and the two could wait for each other"
@@ -271,6 +285,9 @@ class OnceCall:
         except PyMongoError as exc:
             if exc.timeout and self._is_blocked:
                 raise KeyInUseError(_IN_USE) from exc
+            if self._is_committing and exc.has_error_label(_UNKNOWN):
+                # The label alone is not seen on what an application raises from it.
+                attach(exc, Outcome.UNKNOWN, attempts_of(exc))
             raise
 
     async def _claim(
@@ -288,11 +305,13 @@ class OnceCall:
         self._is_blocked = False
 
     async def _answer(self, session: RetryMotorClientSession) -> bytes:
-        token = _is_inside.set(True)
+        token = _around.set(self._at_work)
+        self._at_work.is_running = True
         try:
             given = await self._work(session)
         finally:
-            _is_inside.reset(token)
+            self._at_work.is_running = False
+            _around.reset(token)
         answer = bson.encode(given, codec_options=self._codec_options)
         if len(answer) > _MOST_BYTES:
             raise DocumentTooLarge(

@@ -133,6 +133,17 @@ class TestWaiting:
         assert (await scene.once("a")).replayed
         assert 1 == stored.count_documents({})
 
+    async def test_late_in_its_commit(self, scene, replica_set):
+        """Nobody knows then either, and what an application raises from the error tells so."""
+        async with replica_set.faults.hang("commitTransaction", applied=True):
+            with pytest.raises(RuntimeError) as caught:
+                try:
+                    await scene.once("a", timeout=3)
+                except DeadlineExceeded as exc:
+                    raise RuntimeError("the order may be placed") from exc
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+        assert (await scene.once("a")).replayed
+
     async def test_after_a_killed_process(self, scene, replica_set, plain, stored):
         """What a dead process had begun keeps its own keys waiting, and no others."""
         name = scene.collection.name
@@ -259,6 +270,30 @@ class TestWork:
             await scene.once("outer", work)
         assert stored.count_documents({}) == 0
         assert not (await scene.once("inner")).replayed
+
+
+    async def test_of_a_task_that_it_began(self, scene, stored):
+        """A task that work has begun may use it as soon as the work is done, and not before."""
+        tasks, tried, done = [], asyncio.Event(), asyncio.Event()
+
+        async def later():
+            with pytest.raises(InvalidOperation, match="another once"):
+                await scene.once("inner")
+            tried.set()
+            await done.wait()
+            return await scene.once("inner")
+
+        async def work(session):
+            await scene.insert(session)
+            tasks.append(asyncio.create_task(later()))
+            await tried.wait()
+            return {}
+
+        await scene.once("outer", work)
+        done.set()
+        (task,) = tasks
+        assert not (await task).replayed
+        assert stored.count_documents({}) == 2
 
 
 async def test_other_seconds(collection):

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import bson
 from pymongo.errors import PyMongoError
@@ -13,6 +12,8 @@ from aioretry.errors import attach
 from aioretry.idempotent._pending_sending import Documents, is_refusal, may_have_arrived, repeat
 from aioretry.idempotent._pending_update import REFUSED, PendingUpdate, Token
 from aioretry.idempotent._pending_values import CleanUpReport, FailedToken, PendingStatus
+
+_Key: TypeAlias = tuple[bytes, Token]  # of a document and one of its tokens
 
 
 class CleanUp:
@@ -43,9 +44,12 @@ class CleanUp:
         self._batch_size = batch_size
         self._limit = limit
         self._on_progress = on_progress
-        self._report = CleanUpReport()
+        self._finished = self._already_gone = self._tidied = 0
+        self._failed: dict[_Key, FailedToken] = {}
         self._may_have_written = False
-        self._seen: set[tuple[bytes, Token]] = set()  # one token may be in several documents
+        self._seen: set[_Key] = set()
+        # A command that may have finished them was lost; if so, they are not found again.
+        self._doubtful: set[_Key] = set()
 
     async def run(self) -> CleanUpReport:
         """Finish what is old enough, and remove marks that are.
@@ -55,6 +59,8 @@ class CleanUp:
         """
         try:
             await repeat(self._finish_all, self._limit)
+            self._finished += len(self._doubtful - self._failed.keys())
+            self._doubtful.clear()
             await repeat(self._tidy, self._limit)
         except (PyMongoError, asyncio.CancelledError) as exc:
             # It knows of its own command alone.
@@ -62,7 +68,7 @@ class CleanUp:
                 attach(exc, Outcome.UNKNOWN, attempts_of(exc))
             raise
         self._tell()
-        return self._report
+        return self._report()
 
     async def _finish_all(self) -> None:
         field = self._documents.field
@@ -85,24 +91,24 @@ class CleanUp:
         cursor = await self._documents.open_cursor(pipeline, self._batch_size)
         try:
             async for row in cursor:
-                each = bson.encode({"_id": row["_id"]}), row["token"]
-                if each not in self._seen:
-                    await self._finish(row)
-                    self._seen.add(each)
+                key = bson.encode({"_id": row["_id"]}), row["token"]
+                if key not in self._seen:
+                    await self._finish(key, row)
+                    self._seen.add(key)
                     if len(self._seen) % self._batch_size == 0:
                         self._tell()
         finally:
             await cursor.close()
 
-    async def _finish(self, row: dict[str, Any]) -> None:
+    async def _finish(self, key: _Key, row: dict[str, Any]) -> None:
         update = PendingUpdate(row["_id"], row["token"], bytes(row["encoded"]))
         # As long as the token may still be added, whoever adds it must find a mark.
         mark = not row["is_forgotten"]
-        failures: list[BaseException] = []
 
         def note(error: BaseException) -> None:
-            failures.append(error)
-            self._may_have_written |= may_have_arrived(error)
+            if may_have_arrived(error):
+                self._may_have_written = True
+                self._doubtful.add(key)
 
         try:
             matched = await repeat(
@@ -111,24 +117,25 @@ class CleanUp:
         except PyMongoError as exc:
             if not is_refusal(exc):
                 raise
-            await self._note_refusal(update, exc)
+            # Before it is withdrawn: once it may be, nobody finds it again.
+            self._failed[key] = FailedToken(update.id, update.token, exc)
+            if self._drop_refused:
+                self._may_have_written = True
+                await repeat(lambda: self._documents.withdraw(update, mark=REFUSED), self._limit)
         else:
-            mine = matched or bool(failures)
-            self._may_have_written |= mine
-            report = self._report
-            self._report = replace(
-                report,
-                found=report.found + 1,
-                finished=report.finished + mine,
-                already_gone=report.already_gone + (not mine),
-            )
+            self._note_end(key, matched=matched)
+        self._doubtful.discard(key)
 
-    async def _note_refusal(self, update: PendingUpdate, error: PyMongoError) -> None:
-        if self._drop_refused:
-            self._may_have_written = True
-            await repeat(lambda: self._documents.withdraw(update, mark=REFUSED), self._limit)
-        report, failed = self._report, FailedToken(update.id, update.token, error)
-        self._report = replace(report, found=report.found + 1, failed=(*report.failed, failed))
+    def _note_end(self, key: _Key, *, matched: bool) -> None:
+        self._may_have_written |= matched
+        if matched:
+            self._failed.pop(key, None)
+        elif key in self._failed:
+            return  # withdrawn by a command that was lost
+        if matched or key in self._doubtful:
+            self._finished += 1
+        else:
+            self._already_gone += 1
 
     async def _tidy(self) -> None:
         """Remove marks that nobody can need any more."""
@@ -139,11 +146,21 @@ class CleanUp:
             changed = await self._documents.update_many(
                 {field: {"$elemMatch": old}}, {"$pull": {field: old}}
             )
-            self._report = replace(self._report, tidied=self._report.tidied + changed)
+            self._tidied += changed
 
     def _tell(self) -> None:
         if self._on_progress is not None:
-            self._on_progress(self._report)
+            self._on_progress(self._report())
+
+    def _report(self) -> CleanUpReport:
+        ended = self._finished + self._already_gone
+        return CleanUpReport(
+            found=ended + len(self._failed),
+            finished=self._finished,
+            already_gone=self._already_gone,
+            failed=tuple(self._failed.values()),
+            tidied=self._tidied,
+        )
 
 
 async def read_status(documents: Documents) -> PendingStatus:

@@ -271,7 +271,6 @@ class TestWork:
         assert stored.count_documents({}) == 0
         assert not (await scene.once("inner")).replayed
 
-
     async def test_of_a_task_that_it_began(self, scene, stored):
         """A task that work has begun may use it as soon as the work is done, and not before."""
         tasks, tried, done = [], asyncio.Event(), asyncio.Event()

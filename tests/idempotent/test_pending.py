@@ -36,6 +36,7 @@ from aioretry.idempotent import (
     UpdateInterruptedError,
     UpdateRefusedError,
 )
+from aioretry.idempotent._pending_cleanup import CleanUp
 from aioretry.testing import FakeMongoses
 from tests.idempotent.pending_recipe import tokens_in
 
@@ -573,6 +574,45 @@ class TestCancelled:
         assert cut.__cause__ is None
 
 
+class Left:
+    """One token, whose first command fails; afterwards it is gone."""
+
+    field = "pending"
+
+    def __init__(self, error):
+        self.errors = [error]
+
+    async def open_cursor(self, _pipeline, _batch_size):
+        return self
+
+    async def __aiter__(self):
+        yield {"_id": 1, "token": ObjectId(), "encoded": b"", "is_forgotten": False}
+
+    async def close(self):
+        pass
+
+    async def finish(self, _update, *, mark):
+        assert mark
+        if self.errors:
+            raise self.errors.pop()
+        return False
+
+    async def read(self, _pipeline):
+        return []
+
+
+async def clean_up_of(documents):
+    """Clean up, in any time."""
+    return await CleanUp(
+        documents,
+        older_than=0,
+        drop_refused=False,
+        batch_size=1,
+        limit=None,
+        on_progress=None,
+    ).run()
+
+
 class TestCleanUp:
     async def test_several_at_once(self, replica_set, collection, stored):
         """Several clean-ups at once apply each update once, and count them once."""
@@ -644,6 +684,44 @@ class TestCleanUp:
         expected = Outcome.NOT_APPLIED if nth == 1 else Outcome.UNKNOWN
         assert outcome_of(caught.value) is expected
         assert nth - 1 == sum(document["n"] for document in stored.find())
+
+    @pytest.mark.parametrize("is_refused", [True, False])
+    async def test_lost_replies(self, replica_set, updates, seeded, is_refused):
+        """What it has done, or refused, is in its report though nothing tells it."""
+        await leave_token(replica_set, updates, update={"$inc": {"tags" if is_refused else "n": 1}})
+        mark = "refused" if is_refused else "applied"
+
+        def ends(command):
+            return mark in str(command["updates"][0]["u"])
+
+        # Twice what is repeated once, so that it looks for tokens anew, and finds none.
+        async with replica_set.faults.drop_reply("update", where=ends, times=4):
+            report = await updates.clean_up(older_than=0, drop_refused=True)
+        assert (1, 1 - is_refused, 0) == (report.found, report.finished, report.already_gone)
+        assert [14] * is_refused == [failed.error.code for failed in report.failed]
+        assert 0 == (await updates.status()).tokens
+        assert 1 - is_refused == seeded.find_one()["n"]
+
+    async def test_refused_again(self, replica_set, updates, seeded):
+        """A refused update that could not be withdrawn is in the report once."""
+        await leave_token(replica_set, updates, update={"$inc": {"tags": 1}})
+
+        def withdraws(command):
+            return "refused" in str(command["updates"][0]["u"])
+
+        async with replica_set.faults.drop_request("update", where=withdraws, times=4):
+            report = await updates.clean_up(older_than=0, drop_refused=True)
+        assert (1, 1) == (report.found, len(report.failed))
+        assert 0 == (await updates.status()).tokens
+
+    @pytest.mark.parametrize("outcome", [Outcome.NOT_APPLIED, Outcome.UNKNOWN])
+    async def test_finished_by_others(self, outcome):
+        """Those count for it alone that a command of its own may have finished."""
+        error = AutoReconnect("lost")
+        attach(error, outcome, [])
+        report = await clean_up_of(Left(error))
+        assert (1, outcome is Outcome.UNKNOWN) == (report.found, report.finished)
+        assert (outcome is Outcome.NOT_APPLIED) == report.already_gone
 
     async def test_same_token_in_several_documents(self, replica_set, updates, stored):
         """A token that was used for several documents is finished in each."""

@@ -6,8 +6,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Collection
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import anyio
 from pymongo.errors import PyMongoError
@@ -28,6 +29,8 @@ from aioretry.streams._reading import Read, Reader
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
 from aioretry.streams._watermarks import Watermark
+
+T = TypeVar("T")
 
 _log = logging.getLogger("aioretry.streams")
 
@@ -100,7 +103,12 @@ class Follower:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""
         settings = self.settings
         session = await settings.client.start_session(causal_consistency=False)
-        lease = await settings.leases.take(self.part, LeaseKind.UPDATE, owner, session)
+        leases, part, kind = settings.leases, self.part, LeaseKind.UPDATE
+        try:
+            lease = await to_its_end(leases.take(part, kind, owner, session))
+        except asyncio.CancelledError:  # it may have got it
+            await release(settings, leases.give_up(owner, kind, [part]), session)
+            raise
         if lease is None:
             await session.end_session()
             return False
@@ -108,7 +116,7 @@ class Follower:
         try:
             return await self._follow(lease, session)
         finally:
-            await release(settings, [lease], session)
+            await release(settings, leases.release([lease]), session)
 
     async def _follow(self, lease: Lease, session: RetryMotorClientSession) -> bool:
         settings, pace = self.settings, self._pace
@@ -256,20 +264,42 @@ class Following:
         return Fold(settings.increments, part, settings.parts, settings.target.codec_options)
 
 
+async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
+    """Wait for a call, and for a while also when cancelled, so that nothing of it comes later."""
+    task = asyncio.create_task(call)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+            await asyncio.wait({task})
+        task.cancel()
+        raise
+    return task.result()
+
+
 async def release(
-    settings: Settings, leases: Collection[Lease], session: RetryMotorClientSession
+    settings: Settings, giving: Coroutine[Any, Any, None], session: RetryMotorClientSession
 ) -> None:
-    """Give leases back, if that can be done at once; they end by themselves otherwise."""
+    """Give leases back, if that can be done at once; they end by themselves otherwise.
+
+    Args:
+        settings: The aggregator's.
+        giving: Gives them back.
+        session: What their transactions were in.
+    """
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
         try:
             # The deadline that may have ended the work is not the release's.
-            await detached(asyncio.create_task, _give_back(settings, leases, session))
+            await detached(asyncio.create_task, _give_back(settings, giving, session))
         except PyMongoError as exc:
             _log.info("leases of %s could not be given back: %s", settings.name, type(exc).__name__)
 
 
 async def _give_back(
-    settings: Settings, leases: Collection[Lease], session: RetryMotorClientSession
+    settings: Settings, giving: Coroutine[Any, Any, None], session: RetryMotorClientSession
 ) -> None:
-    await settings.leases.release(leases)
-    await settings.leases.retire(session)
+    try:
+        await giving
+    finally:
+        await settings.leases.retire(session)

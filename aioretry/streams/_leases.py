@@ -35,6 +35,8 @@ LEASES: Final = "aioretry.leases"
 
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _NOT_OVER = {"$gt": ["$expires", "$$NOW"]}
+# Without an owner, so that a renewal that comes late finds nothing to renew.
+_GIVEN = {"$set": {"expires": _EPOCH}, "$unset": {"owner": "", "session": ""}}
 
 
 class LeaseKind(enum.Enum):
@@ -176,10 +178,25 @@ class Leases:
 
     async def release(self, leases: Iterable[Lease]) -> None:
         """Let others have them at once."""
-        given = {"$set": {"expires": _EPOCH}, "$unset": {"session": ""}}
-        updates = [UpdateOne(self._of(lease), given) for lease in leases]
-        if updates:
-            await self._records.bulk_write(updates, ordered=False)
+        updates = [UpdateOne(self._of(lease), _GIVEN) for lease in leases]
+        await self._records.bulk_write(updates, ordered=False)
+
+    async def give_up(self, owner: str, kind: LeaseKind, parts: Iterable[int]) -> None:
+        """Let others have at once whatever an owner has, whether or not it knows of that.
+
+        Args:
+            owner: Who; it asks for none any more.
+            kind: What for. A rebuild also asks no more for what it has not got.
+            parts: Which.
+        """
+        updates = []
+        for part in parts:
+            record = {"_id": self._id(part)}
+            if kind is LeaseKind.REBUILD:  # another one that waits asks again
+                others = {**record, "owner": {"$ne": owner}}
+                updates.append(UpdateOne(others, {"$unset": {"wanted": ""}}))
+            updates.append(UpdateOne({**record, "owner": owner}, _GIVEN))
+        await self._records.bulk_write(updates, ordered=False)
 
     async def retire(self, session: RetryMotorClientSession) -> None:
         """End what the transactions of a lease were in, after the lease.

@@ -26,7 +26,7 @@ from aioretry.streams._errors import (
     passes_by_itself,
 )
 from aioretry.streams._folding import Fold
-from aioretry.streams._following import new_owner, release
+from aioretry.streams._following import new_owner, release, to_its_end
 from aioretry.streams._leases import Lease, LeaseKind, while_renewed
 from aioretry.streams._pace import Courtesy, pause
 from aioretry.streams._settings import Settings
@@ -105,7 +105,9 @@ class Rebuild:
                 self._renew, self.settings.lease_seconds / 4, partial(self._work, session)
             )
         finally:
-            await release(self.settings, self._leases.values(), session)
+            parts = range(self.settings.parts)
+            giving = self.settings.leases.give_up(self._owner, LeaseKind.REBUILD, parts)
+            await release(self.settings, giving, session)
 
     async def _work(self, session: RetryMotorClientSession) -> Progress | None:
         for part in range(self.settings.parts):
@@ -163,13 +165,10 @@ class Rebuild:
             )
 
     async def _take(self, part: int, session: RetryMotorClientSession) -> None:
-        leases = self.settings.leases
         while True:
             error = None
             try:
-                for wanted in range(part, self.settings.parts):
-                    await leases.ask(wanted)
-                lease = await leases.take(part, LeaseKind.REBUILD, self._owner, session)
+                lease = await to_its_end(self._ask(part, session))
             except PyMongoError as exc:
                 if isinstance(exc, LeaseLostError) or not passes_by_itself(exc):
                     raise
@@ -177,7 +176,13 @@ class Rebuild:
             if lease is not None:
                 self._leases[part] = lease
                 return
-            await pause(min(_PAUSE, leases.seconds / 4), error)
+            await pause(min(_PAUSE, self.settings.lease_seconds / 4), error)
+
+    async def _ask(self, part: int, session: RetryMotorClientSession) -> Lease | None:
+        leases = self.settings.leases
+        for wanted in range(part, self.settings.parts):
+            await leases.ask(wanted)
+        return await leases.take(part, LeaseKind.REBUILD, self._owner, session)
 
     async def _count(self) -> Progress:
         try:

@@ -176,11 +176,10 @@ class Server:
         self._became(MemberState.RUNNING, self._processes.thaw(self.pid))
 
     def wake(self) -> None:
-        """Thaw it if it is frozen, and launch it if it is dead, whoever has killed it."""
-        if self.state is MemberState.DEAD or self._processes.poll(self.pid) is not None:
+        """Thaw it if it is frozen, and launch it if it is dead, whoever has done that to it."""
+        if self.state is MemberState.DEAD or self._processes.thaw(self.pid) is not None:
             self.launch()
-        elif self.state is MemberState.FROZEN:
-            self.thaw()
+        self.state = MemberState.RUNNING
 
     def command(
         self, command: Mapping[str, Any], *, database: str = "admin", timeout: float = ASK_TIMEOUT

@@ -21,7 +21,6 @@ from aioretry.testing._faults import Faults
 from aioretry.testing._ledger import Ledger
 from aioretry.testing._mongod import MongodNotFoundError
 from aioretry.testing._replica_set import ReplicaSet
-from aioretry.testing._server import MemberState
 
 URI_VARIABLE: Final = "AIORETRY_TEST_URI"
 
@@ -177,15 +176,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_teardown(
     item: pytest.Item, nextitem: pytest.Item | None
 ) -> Generator[None, Any, Any]:
-    """Bring servers back that a test has left dead or frozen."""
+    """Bring servers back that a test has left dead or frozen, by whatever means."""
     try:
         return (yield)
     finally:
         servers = getattr(item, "funcargs", {}).get(_NAME)
         if nextitem is not None and isinstance(servers, ReplicaSet):  # else all has ended
-            states = {member.state for member in servers.members}
-            if states != {MemberState.RUNNING}:
-                anyio.run(servers.heal)
+            anyio.run(servers.heal)  # at once where nothing is broken
 
 
 def _verify(fixture: object) -> None:

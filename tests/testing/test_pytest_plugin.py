@@ -221,6 +221,35 @@ def test_the_last_test_breaks_a_server(run) -> None:
     result.assert_outcomes(passed=1)
 
 
+def test_servers_that_are_broken_otherwise(run) -> None:
+    """What a test does to a server past the kit is seen, and the next test has a whole set."""
+    result = run(
+        """
+        import os
+        import signal
+
+        import pymongo
+        import pytest
+
+        @pytest.fixture(params=["kill", "stop", "shut down", "nothing"])
+        def way(request):
+            return request.param
+
+        async def test_it(mongo_replica_set, way):
+            uri = mongo_replica_set.uri
+            with pymongo.MongoClient(uri, serverSelectionTimeoutMS=2000) as client:
+                client.shop.orders.insert_one({"way": way})
+            member = mongo_replica_set.members[0]
+            if way == "shut down":
+                with pytest.raises(OSError):
+                    await member.command({"shutdown": 1, "force": True, "timeoutSecs": 1})
+            elif way != "nothing":
+                os.kill(member.pid, signal.SIGKILL if way == "kill" else signal.SIGSTOP)
+        """
+    )
+    result.assert_outcomes(passed=4)
+
+
 def test_fixtures_that_are_asked_for_at_run_time(run) -> None:
     """They are looked at too, at their own end."""
     result = run(

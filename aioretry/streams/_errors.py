@@ -107,7 +107,7 @@ class WatermarkMovedError(StreamError):
     """The watermark is not where this worker has left it: a commit was applied, or a rebuild."""
 
 
-def lost_position(exc: PyMongoError) -> PositionLostError | None:
+def lost_position(exc: Exception) -> PositionLostError | None:
     """Return our error for one that says that the position is lost, or None."""
     why = _LOST.get(_code_of(exc)) if isinstance(exc, OperationFailure) else None
     if why is None:

@@ -142,7 +142,7 @@ class Reader:
                 self._stream, found = await to_thread.run_sync(
                     read, abandon_on_cancel=True, limiter=self._thread
                 )
-        except PyMongoError as exc:
+        except Exception as exc:  # the thread's, which has ended with it
             self._is_reading = False
             lost = lost_position(exc)
             if lost is None:

@@ -1,12 +1,18 @@
-"""Sessions of leases: who takes a lease over kills one, and must not meet anybody else in it."""
+"""Sessions of leases and readers: which are killed and ended, and are nobody else's."""
 
 import asyncio
 import datetime as dt
 
 import pytest
+from bson.codec_options import TypeDecoder, TypeRegistry
+from bson.decimal128 import Decimal128
+from bson.errors import InvalidBSON
 
 from aioretry import RetryClient
+from aioretry.streams import ChangeStreamSource
+from aioretry.streams._committing import load
 from aioretry.streams._leases import LEASES
+from aioretry.streams._reading import Reader
 from tests.streams.tagging import of_change_stream
 
 EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
@@ -65,6 +71,33 @@ async def test_leases_are_given_back_at_once(replica_set, documents, target):
             await asyncio.wait([rebuilding])
             assert (1, 1) == (giving.fired, ending.fired)
     assert not any(part.owner for part in (await aggregator.status()).parts)
+
+
+async def test_the_session_of_a_reader_that_fails(replica_set, documents, aggregator):
+    """It is ended, and nothing is killed, whatever the reading thread has raised."""
+    await aggregator.rebuild()
+    watermark = await load(aggregator._settings.target, 0)
+    await documents.insert_one({"_id": 1, "n": Decimal128("1")})
+    options = documents.codec_options.with_options(type_registry=TypeRegistry([Failing()]))
+    source = ChangeStreamSource(documents.with_options(codec_options=options))
+    reader = Reader(source, watermark.position, patience=60.0)
+    with replica_set.faults.watch("killSessions", must_fire=False) as killing:
+        with pytest.raises(InvalidBSON, match="no such number"):
+            async with reader:
+                session = reader._session
+                while True:
+                    await reader.read(10, 1.0)
+    assert session.has_ended
+    assert not killing.fired
+
+
+class Failing(TypeDecoder):
+    """Decodes no number."""
+
+    bson_type = Decimal128
+
+    def transform_bson(self, _value):
+        raise ValueError("no such number")
 
 
 async def until_held(aggregator):

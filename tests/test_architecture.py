@@ -282,6 +282,7 @@ STARTS_OF_AN_OPERATION = {
     "idempotent/_once": {"create_task"},
     "session": {"ensure_future"},
     "_drivers/motor/on_loop": {"call_later"},
+    "streams/_following": {"create_task"},
     "streams/command": {"ensure_future"},
 }
 STARTS = {"call_at", "call_later", "create_task", "ensure_future"}

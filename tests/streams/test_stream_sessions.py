@@ -81,13 +81,18 @@ async def test_the_session_of_a_reader_that_fails(replica_set, documents, aggreg
     options = documents.codec_options.with_options(type_registry=TypeRegistry([Failing()]))
     source = ChangeStreamSource(documents.with_options(codec_options=options))
     reader = Reader(source, watermark.position, patience=60.0)
+    sessions = []
+
+    async def read():
+        async with reader:
+            sessions.append(reader._session)
+            while True:
+                await reader.read(10, 1.0)
+
     with replica_set.faults.watch("killSessions", must_fire=False) as killing:
         with pytest.raises(InvalidBSON, match="no such number"):
-            async with reader:
-                session = reader._session
-                while True:
-                    await reader.read(10, 1.0)
-    assert session.has_ended
+            await read()
+    assert [True] == [session.has_ended for session in sessions]
     assert not killing.fired
 
 

@@ -61,9 +61,9 @@ async def test_rebuild_in_the_middle(replica_set, documents, aggregator, fresh, 
     """It does so wherever it is, and leaves nothing in the way of the next one."""
     await documents.insert_one(animal(1, "x"))
     find = {"namespace": documents.full_name, "times": None}
-    async with asyncio.timeout(60.0), replica_set.faults.delay(2.0, "find", **find):
+    async with asyncio.timeout(60.0), replica_set.faults.delay(6.0, "find", **find):
         with pytest.raises(DeadlineExceeded):
-            async with deadline(1.0):
+            async with deadline(3.0):
                 await aggregator.rebuild()
     async with asyncio.timeout(10.0):
         await aggregator.rebuild()

@@ -24,15 +24,18 @@ _DUPLICATE_KEY = 11000
 def error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
     """Return the error that the reply to a single write speaks of, or None.
 
-    A write error counts before a write concern error.
+    A write error counts before a write concern error, which is its cause then.
     """
     write_errors = reply.get("writeErrors")
     if write_errors:
         error = write_errors[-1]
         is_duplicate = error.get("code") == _DUPLICATE_KEY
-        return (DuplicateKeyError if is_duplicate else WriteError)(
+        refusal = (DuplicateKeyError if is_duplicate else WriteError)(
             error.get("errmsg"), error.get("code"), error
         )
+        if (concern := _concern_error_in(reply)) is not None:
+            refusal.__cause__ = concern
+        return refusal
     return _concern_error_in(reply)
 
 

@@ -284,18 +284,21 @@ def outcome_of_attempts(
             return Outcome.APPLIED
         if not attempt.sent:
             continue
-        is_write_error = isinstance(attempt.error, WriteError)
+        error = attempt.error
         was_sent_before, was_sent = was_sent, True
-        if (was_sent_before and _has_forgotten(attempt.error)) or (
-            is_sharded and _is_of_last_sending(attempt.error)
+        if (was_sent_before and _has_forgotten(error)) or (
+            is_sharded and _is_of_last_sending(error)
         ):
             in_doubt.add(attempt.address)
-        elif is_write_error and not holds_multi:
+        elif isinstance(error, WriteError) and not holds_multi:
             # It was executed after looking for a record of the earlier attempts. What still lies in
-            # the queue of the same server may be executed all the same.
-            if not is_sharded:
+            # the queue of the same server may be executed all the same; and a refusal that has not
+            # reached as many members as it should may be rolled back, and one of those come back.
+            if not is_sharded and not isinstance(error.__cause__, WriteConcernError):
                 in_doubt &= {attempt.address}
-        elif is_write_error or not _denies_writing(attempt.error, is_atomic=is_atomic):
+        elif isinstance(error, WriteError) or not _denies_writing(
+            attempt.error, is_atomic=is_atomic
+        ):
             in_doubt.add(attempt.address)
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
 

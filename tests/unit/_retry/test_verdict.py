@@ -17,6 +17,7 @@ from pymongo.errors import (
 
 from aioretry import Attempt, Outcome
 from aioretry._commands.error_codes import RETRYABLE_CODES
+from aioretry._commands.replies import error_in
 from aioretry._drivers.port import Policy
 from aioretry._retry.verdict import (
     Failure,
@@ -298,6 +299,8 @@ def attempt(error, *, sent=True, host="host"):
     return Attempt((host, 1), 0.0, 0.0, sent, error)
 
 
+DUPLICATE = {"index": 0, "code": 11000, "errmsg": "y"}
+CONCERN = {"code": 64, "errmsg": "z", "errInfo": {"wtimeout": True}}
 REPLIED = Attempt(("host", 1), 0.0, 0.0, True, None, {"ok": 1})
 
 
@@ -331,6 +334,13 @@ class TestOutcome:
                     attempt(DuplicateKeyError("y", 11000, {})),
                 ],
                 Outcome.NOT_APPLIED,
+            ),
+            (
+                [
+                    attempt(AutoReconnect("x"), host="other"),
+                    attempt(error_in({"writeErrors": [DUPLICATE], "writeConcernError": CONCERN})),
+                ],
+                Outcome.UNKNOWN,
             ),
             ([attempt(AutoReconnect("x")), REPLIED], Outcome.APPLIED),
         ],

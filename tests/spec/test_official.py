@@ -89,7 +89,7 @@ async def test_official(
     if reason := test.content.get("skipReason"):
         pytest.skip(f"skipped by its authors: {reason}")
     # These give an operation a tenth of a second: on a busy machine a connection alone takes it.
-    times = 3 if test.folder == "client-side-operations-timeout" else 1
+    times = 5 if test.folder == "client-side-operations-timeout" else 1
     for time in range(times):
         record_property("repeated", time)
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import struct
 import threading
-from collections import deque
+from collections import Counter, deque
 
 import pytest
 from bson.errors import InvalidBSON
@@ -283,6 +283,11 @@ class TestBreaks:
         await all_given_back(client)
 
 
+async def awaited(future):
+    """Await something that is no coroutine."""
+    return await future
+
+
 class TestCheckup:
     async def test_a_server_that_is_well_stays_known(self, replica_set, collection):
         """One broken connection costs one connection: PyMongo hears nothing of it."""
@@ -316,17 +321,30 @@ class TestCheckup:
         await seed(collection)
         is_over = False
 
+        written = Counter()
+
         async def write_on(number):
             while not is_over:
                 await collection.update_one({"_id": number}, {"$inc": {"n": 1}}, upsert=True)
+                written[number] += 1
 
-        async with asyncio.timeout(60), asyncio.TaskGroup() as others:
+        async with (
+            asyncio.timeout(60),
+            # Where no connection is in use, as between two writes, nobody is waited for.
+            replica_set.faults.hang("find", namespace=collection.full_name) as hang,
+            asyncio.TaskGroup() as others,
+        ):
+            others.create_task(awaited(collection.find_one()))
+            await hang.wait_until_fired()
             for number in range(2, 10):
                 others.create_task(write_on(number))
+            while len(written) < 8 or min(written.values()) < 5:  # over connections of their own
+                await asyncio.sleep(0.01)
             for number in range(1, 6):
                 async with replica_set.faults.drop_reply("findAndModify"):
                     assert number == (await increment(collection))["n"]
             is_over = True
+            hang.disarm()
         await all_given_back(client)
 
     async def test_nobody_is_waited_for(self, replica_set, client, collection, monkeypatch):

@@ -193,7 +193,7 @@ async def test_the_interpreter_ends(replica_set, collection, run_script, way):
 
 
 FORKING = """
-import asyncio, os, signal, sys
+import asyncio, faulthandler, os, signal, sys
 from pymongo.errors import InvalidOperation
 from aioretry import Outcome, RetryClient, outcome_of, thread_counts
 
@@ -202,6 +202,7 @@ uri, name = sys.argv[1:]
 def in_a_child(function):
     child = os.fork()
     if not child:
+        faulthandler.register(signal.SIGALRM, chain=True)
         signal.alarm(60)
         try:
             function()

@@ -82,16 +82,21 @@ def _now() -> float:
 
 
 def stacks() -> str:
-    """Where all threads and tasks of this process are."""
-    text = io.StringIO()
+    """Where the tasks and threads are: each place once, tasks first, and few before many."""
+    tasks: dict[str, list[str]] = {}
+    for task in _tasks():
+        frames = _awaiting(task.get_coro())
+        stack = "".join(traceback.format_stack(frame, 1)[0] for frame in frames)
+        tasks.setdefault(stack, []).append(task.get_name())
+    threads: dict[str, list[str]] = {}
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for number, frame in sys._current_frames().items():
-        print(f"--- thread {names.get(number, number)}", file=text)
-        traceback.print_stack(frame, file=text)
-    for task in _tasks():
-        print(f"--- task {task.get_name()}", file=text)
-        for frame in _awaiting(task.get_coro()):
-            print("".join(traceback.format_stack(frame, 1)), end="", file=text)
+        stack = "".join(traceback.format_stack(frame))
+        threads.setdefault(stack, []).append(names.get(number, str(number)))
+    text = io.StringIO()
+    for kind, places in (("task", tasks), ("thread", threads)):
+        for stack, found in sorted(places.items(), key=lambda place: len(place[1])):
+            print(f"--- {kind} {', '.join(found)}\n{stack}", end="", file=text)
     return text.getvalue()
 
 

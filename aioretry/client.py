@@ -1,10 +1,7 @@
 """The client: a Motor client, and the parts behind its writes put together."""
 
-import asyncio
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +14,6 @@ from pymongo.write_concern import WriteConcern
 from aioretry import deadlines
 from aioretry._drivers import motor
 from aioretry._drivers.motor import (
-    AgnosticClientSession,
     AsyncIOMotorClient,
     ClientSession,
     Database,
@@ -25,7 +21,6 @@ from aioretry._drivers.motor import (
 )
 from aioretry._drivers.port import ConnectionCounts, DocumentT, ThreadCounts
 from aioretry._retry.loop import MOST_WAITING
-from aioretry._retry.overload import OverloadRetries, repeat_reads
 from aioretry._writes.context import WritePath
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
@@ -91,20 +86,6 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             encrypts=motor.encrypts(delegate),
             hooks=all_hooks,
             most_waiting=most_waiting,
-        )
-        backs_off = motor.backs_off(delegate)
-        if not backs_off:
-            of_reads = replace(policy, retry_writes=delegate.options.retry_reads)
-            motor.wrap_reads(
-                delegate, lambda read: repeat_reads(read, of_reads, self._write_path.deadline)
-            )
-        self._overload = OverloadRetries(
-            None if backs_off else policy, deadline=self._write_path.deadline
-        )
-        # client-backpressure: to retry the generic command, both options must be on.
-        both = replace(policy, retry_writes=policy.retry_writes and delegate.options.retry_reads)
-        self._overload_of_commands = OverloadRetries(
-            None if backs_off else both, deadline=self._write_path.deadline
         )
 
     async def __aenter__(self) -> Self:
@@ -195,25 +176,6 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             snapshot=snapshot,
         )
         return session
-
-    def drop_database(  # type: ignore[override]
-        self,
-        name_or_database: "str | RetryMotorDatabase[Any]",
-        session: AgnosticClientSession | None = None,
-        comment: Any = None,
-    ) -> asyncio.Future[None]:
-        """Drop a database; it is sent again after an overload error only.
-
-        Args:
-            name_or_database: The database, or its name.
-            session: A session of this client.
-            comment: Any BSON value, for the server's logs.
-
-        Returns:
-            A future that ends when it is dropped.
-        """
-        call: Any = partial(super().drop_database, name_or_database, session, comment)
-        return self._overload.start(call, session)
 
     def close(self) -> None:
         """Close the connections and end the threads once what they carry has ended.

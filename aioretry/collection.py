@@ -22,6 +22,7 @@ from aioretry._commands.command import Command
 from aioretry._commands.single import Target
 from aioretry._drivers.motor import (
     AgnosticClientSession,
+    AsyncIOMotorCollection,
     AsyncIOMotorDatabase,
     Collection,
     add_requests,
@@ -29,7 +30,6 @@ from aioretry._drivers.motor import (
 from aioretry._drivers.port import DocumentT
 from aioretry._writes.bulk import BulkWrite
 from aioretry._writes.context import WritePath
-from aioretry._writes.definitions import Definitions
 from aioretry._writes.group.queue import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, InsertQueue
 from aioretry._writes.single import Write
 from aioretry.operation import Operation
@@ -43,7 +43,7 @@ T = TypeVar("T")
 Session = AgnosticClientSession  # as Motor's own stubs say
 
 
-class RetryMotorCollection(Definitions[DocumentT]):
+class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
     """A collection of a :class:`~aioretry.RetryClient`.
 
     Everything is Motor's, apart from the writes below and :meth:`operation`. Those writes take
@@ -81,7 +81,6 @@ class RetryMotorCollection(Definitions[DocumentT]):
             _delegate=_delegate,
         )
         self._write_path: WritePath = database._write_path
-        self._overload = database._overload
         self._own_target: Target | None = None
         self._coalescing: Coalescing | None = None
         self._own_queue: InsertQueue | None = None

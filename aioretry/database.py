@@ -1,8 +1,5 @@
 """A Motor database whose collections retry their writes."""
 
-import asyncio
-from collections.abc import Mapping, MutableMapping, Sequence
-from functools import partial
 from typing import Any
 
 from bson.codec_options import CodecOptions
@@ -16,7 +13,6 @@ from aioretry._drivers.motor import (
     Database,
 )
 from aioretry._drivers.port import DocumentT
-from aioretry._retry.overload import OverloadRetries, writes
 from aioretry._writes.context import WritePath
 from aioretry.collection import RetryMotorCollection
 
@@ -28,15 +24,12 @@ Session = AgnosticClientSession
 class RetryMotorDatabase(AsyncIOMotorDatabase[DocumentT]):
     """A database of a :class:`~aioretry.RetryClient`: Motor's, but for its collections.
 
-    Its commands are sent again after an overload error only, by PyMongo from 4.17 on, and by
-    aioretry where PyMongo is older.
+    Its own commands are sent again after an overload error only, by PyMongo.
     """
 
     def __init__(self, client: Any, name: str, **kwargs: Any) -> None:
         super().__init__(client, name, **kwargs)
         self._write_path: WritePath = client._write_path
-        self._overload: OverloadRetries = client._overload
-        self._overload_of_commands: OverloadRetries = client._overload_of_commands
 
     def __getitem__(self, name: str) -> RetryMotorCollection[DocumentT]:
         return RetryMotorCollection(self, name)
@@ -81,48 +74,6 @@ class RetryMotorDatabase(AsyncIOMotorDatabase[DocumentT]):
             return type(self)(self._client, obj.name, _delegate=obj)
         return super().wrap(obj)
 
-    def command(  # type: ignore[override]
-        self,
-        command: str | MutableMapping[str, Any],
-        value: Any = 1,
-        check: bool = True,
-        allowable_errors: Sequence[str | int] | None = None,
-        read_preference: Any = None,
-        codec_options: CodecOptions[Any] | None = None,
-        session: Session | None = None,
-        comment: Any = None,
-        **kwargs: Any,
-    ) -> asyncio.Future[Any]:
-        """Send a command; again after an overload error only.
-
-        Args:
-            command: The command, or its name.
-            value: The value of its name.
-            check: Whether an error of the server is raised.
-            allowable_errors: Which errors are not raised, by code or message.
-            read_preference: Which server gets it; the primary by default.
-            codec_options: How the reply is decoded.
-            session: A session of this client.
-            comment: Any BSON value, for the server's logs.
-            **kwargs: Further fields of the command.
-
-        Returns:
-            A future that ends with the server's reply.
-        """
-        call: Any = partial(
-            super().command,
-            command,
-            value,
-            check,
-            allowable_errors,
-            read_preference,
-            codec_options,
-            session,
-            comment,
-            **kwargs,
-        )
-        return self._overload_of_commands.start(call, session)
-
     async def create_collection(
         self,
         name: str,
@@ -134,7 +85,7 @@ class RetryMotorDatabase(AsyncIOMotorDatabase[DocumentT]):
         check_exists: bool | None = True,
         **kwargs: Any,
     ) -> RetryMotorCollection[DocumentT]:
-        """Create a collection; its command is sent again after an overload error only.
+        """Create a collection.
 
         Args:
             name: Its name.
@@ -152,8 +103,7 @@ class RetryMotorDatabase(AsyncIOMotorDatabase[DocumentT]):
         Raises:
             CollectionInvalid: It exists.
         """
-        call: Any = partial(
-            super().create_collection,
+        created: Any = await super().create_collection(
             name,
             codec_options,
             read_preference,
@@ -163,35 +113,4 @@ class RetryMotorDatabase(AsyncIOMotorDatabase[DocumentT]):
             check_exists,
             **kwargs,
         )
-        created: RetryMotorCollection[DocumentT] = await self._overload.run(call, session)
-        return created
-
-    def drop_collection(  # type: ignore[override]
-        self,
-        name_or_collection: str | RetryMotorCollection[Any],
-        session: Session | None = None,
-        comment: Any = None,
-        encrypted_fields: Mapping[str, Any] | None = None,
-    ) -> asyncio.Future[dict[str, Any]]:
-        """Drop a collection; its command is sent again after an overload error only.
-
-        Args:
-            name_or_collection: The collection, or its name.
-            session: A session of this client.
-            comment: Any BSON value, for the server's logs.
-            encrypted_fields: Which fields are encrypted, for queryable encryption.
-
-        Returns:
-            A future that ends with the server's reply.
-        """
-        call: Any = partial(
-            super().drop_collection, name_or_collection, session, comment, encrypted_fields
-        )
-        return self._overload.start(call, session)
-
-    def _async_aggregate(  # type: ignore[override]
-        self, pipeline: Any, session: Any = None, *args: Any, **kwargs: Any
-    ) -> asyncio.Future[Any]:
-        # What Motor's aggregate() calls once its cursor is iterated.
-        call: Any = partial(super()._async_aggregate, pipeline, session, *args, **kwargs)
-        return self._overload.start(call, session) if writes(pipeline) else call()
+        return created  # type: ignore[no-any-return]

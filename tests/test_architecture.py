@@ -58,13 +58,13 @@ INSIDE = {
     ],
     "_retry": [
         {"losses", "server_selection", "sessions", "transactions", "verdict"},
-        {"monitoring", "overload"},
+        {"monitoring"},
         {"command_execution"},
         {"stale_primary"},
         {"loop"},
     ],
     "_writes": [
-        {"context", "definitions", "future", "unclear_inserts"},
+        {"context", "future", "unclear_inserts"},
         {"resolve", "group.member"},
         {"single", "group.shares"},
         {"bulk", "keyed", "group.command"},
@@ -194,8 +194,7 @@ def test_private_names_of_others_are_left_alone(path):
     room = room_of(path)
     if room == "_drivers":
         return
-    ours = {"_write_path", "_overload", "_overload_of_commands", "_replace", "_asdict", "_client"}
-    ours |= {"_coalescing"}
+    ours = {"_write_path", "_replace", "_asdict", "_client", "_coalescing"}
     foreign = [
         f"{node.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -275,7 +274,6 @@ def test_public_names():
 # it does not outlive, or which it is.
 STARTS_OF_AN_OPERATION = {
     "_retry/command_execution": {"call_later"},
-    "_retry/overload": {"create_task"},
     "_retry/server_selection": {"call_at"},
     "_writes/group/command": {"ensure_future"},
     "aiohttp": {"call_later"},

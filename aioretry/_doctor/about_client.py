@@ -7,6 +7,7 @@ from aioretry._doctor.facts import ClientFacts, Facts
 from aioretry._doctor.finding import Finding, Level
 
 _TRUSTED_MINUTES: Final = 25
+_SAFE_PYMONGO: Final = (4, 18, 2)
 _USUAL_ELECTION: Final = 12.0  # of default settings, in seconds
 
 
@@ -20,6 +21,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
             "Leave directConnection out, or name the replica set.",
         )
     yield from ignored(facts.client)
+    yield from _pymongo(facts.client.pymongo)
     yield from _limits(facts.client)
     yield from _selection(facts.client)
     if facts.topology != "standalone" and facts.client.retry_writes:
@@ -35,6 +37,16 @@ def ignored(client: ClientFacts) -> Iterator[Finding]:
             f"an option of the connection string is ignored: {text}",
             "Correct it, or leave it out.",
         )
+
+
+def _pymongo(version: tuple[int, ...]) -> Iterator[Finding]:
+    if version < _SAFE_PYMONGO:
+        text = f"PyMongo {_dotted(version)} has vulnerabilities that {_dotted(_SAFE_PYMONGO)} mends"
+        yield Finding("pymongo", Level.WARNING, text, "Update PyMongo.")
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _limits(client: ClientFacts) -> Iterator[Finding]:

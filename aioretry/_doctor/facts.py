@@ -104,6 +104,9 @@ class ClientFacts:
     socket_timeout: float | None
     max_pool_size: int | None
     logs_in: bool
+    pymongo: tuple[int, ...] = ()
+    """The version of PyMongo, as numbers."""
+
     ignored: tuple[str, ...] = ()
     """What PyMongo says of options that it ignores."""
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
+import pymongo
 from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_preferences import Nearest
 
@@ -159,6 +160,7 @@ def _client_facts(client: RetryClient[Any], uri: str, ignored: Sequence[str]) ->
         socket_timeout=pool.socket_timeout,
         max_pool_size=pool.max_pool_size,
         logs_in=has_credentials(uri),
+        pymongo=tuple(part for part in pymongo.version_tuple if isinstance(part, int)),
         ignored=tuple(without_secrets(text, uri) for text in ignored),
     )
 

@@ -22,15 +22,12 @@ Address: TypeAlias = tuple[str, int | None]
 _FIRST_RETRYING_WIRE_VERSION = 6  # MongoDB 3.6
 
 
-DEFAULT_MAX_ADAPTIVE_RETRIES = 2
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the client's options say about retries."""
 
     retry_writes: bool = True
-    max_adaptive_retries: int = DEFAULT_MAX_ADAPTIVE_RETRIES
+    max_adaptive_retries: int = 2
     overload_retargeting: bool = False
 
 

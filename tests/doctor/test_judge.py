@@ -28,6 +28,7 @@ CLIENT = ClientFacts(
     socket_timeout=None,
     max_pool_size=100,
     logs_in=False,
+    pymongo=(4, 18, 2),
 )
 PRIMARY = Member(
     address="a:1",
@@ -123,6 +124,7 @@ WARNINGS = {
     "many sessions": (with_primary(active_sessions=900_000), "session-count"),
     "timeoutMS=0": (with_client(timeout=0), "deadline"),
     "a socket timeout": (with_client(socket_timeout=3.0), "socket-timeout"),
+    "an old PyMongo": (with_client(pymongo=(4, 18, 1)), "pymongo"),
     "an option that is ignored": (with_client(ignored=("Unknown option: x",)), "option-ignored"),
     "a short selection": (with_client(server_selection_timeout=3), "server-selection"),
 }

@@ -1,6 +1,5 @@
-"""client-backpressure for what stays Motor's own: by PyMongo from 4.17 on, by us where it is older.
-
-Both do the same; where PyMongo differs from the specification, the tests say so.
+"""client-backpressure for what stays Motor's own, which PyMongo does; where it differs from the
+specification, the tests say so.
 """
 
 import asyncio
@@ -10,13 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 from pymongo import IndexModel, monitoring
-from pymongo.common import URI_OPTIONS_VALIDATOR_MAP
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from aioretry import RetryClient, RetryMotorDatabase, deadline
 from aioretry.testing import ReplicaSet, ScriptedRequest, ScriptedServer
 
-PYMONGO_BACKS_OFF = "maxadaptiveretries" in URI_OPTIONS_VALIDATOR_MAP
 OVERLOADED = ("SystemOverloadedError", "RetryableError")
 INDEXES = [IndexModel("a"), IndexModel("b")]
 
@@ -27,15 +24,7 @@ class Call:
 
     command: str
     make: Callable[[RetryMotorDatabase], Awaitable[object]]
-    options: frozenset[str] = frozenset({"retryWrites"})
-    pymongos: frozenset[str] | None = None
-    """Those that PyMongo asks for, if it is not what the specification says."""
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """The options that have to be on."""
-        theirs = self.options if self.pymongos is None else self.pymongos
-        return theirs if PYMONGO_BACKS_OFF else self.options
+    needs: frozenset[str] = frozenset({"retryWrites"})
 
 
 BOTH = frozenset({"retryWrites", "retryReads"})
@@ -55,16 +44,16 @@ CALLS = {
     ),
     "command, a read": Call("count", lambda db: db.command("count", "c"), BOTH),
     "aggregate, $out": Call(
-        "aggregate", lambda db: db.c.aggregate([{"$out": "o"}]).to_list(None), pymongos=BOTH
+        "aggregate", lambda db: db.c.aggregate([{"$out": "o"}]).to_list(None), needs=BOTH
     ),
     "aggregate, $merge": Call(
-        "aggregate", lambda db: db.c.aggregate([{"$merge": "o"}]).to_list(None), pymongos=BOTH
+        "aggregate", lambda db: db.c.aggregate([{"$merge": "o"}]).to_list(None), needs=BOTH
     ),
-    "database aggregate, $merge": Call("aggregate", merge, pymongos=READS),
+    "database aggregate, $merge": Call("aggregate", merge, needs=READS),
     "create_collection": Call("create", lambda db: db.create_collection("new")),
     "drop": Call("drop", lambda db: db.c.drop()),
     "drop_collection": Call("drop", lambda db: db.drop_collection(db.c)),
-    "drop_database": Call("dropDatabase", lambda db: db.client.drop_database(db), pymongos=BOTH),
+    "drop_database": Call("dropDatabase", lambda db: db.client.drop_database(db), needs=BOTH),
     "create_index": Call("createIndexes", lambda db: db.c.create_index("a")),
     "create_indexes": Call("createIndexes", lambda db: db.c.create_indexes(INDEXES)),
     "drop_index": Call("dropIndexes", lambda db: db.c.drop_index("n_1")),
@@ -181,97 +170,12 @@ class TestTheRules:
         assert len(steps) == count(server, call)
 
     @everything
-    @pytest.mark.parametrize("labels", [OVERLOADED[:1], OVERLOADED[1:], ()])
-    async def test_both_labels(self, labels, name, server):
-        """One of the two labels alone is not enough."""
-        async with RetryClient(server.uri) as client:
-            error = await play(
-                server, client, CALLS[name], lambda request: request.fail(462, labels=labels)
-            )
-        assert isinstance(error, OperationFailure)
-        assert 1 == count(server, CALLS[name])
-
-    @everything
-    async def test_another_error_afterwards(self, name, server):
-        """An error that is none of overload ends it, and is raised."""
-        async with RetryClient(server.uri) as client:
-            error = await play(
-                server, client, CALLS[name], overloaded, lambda request: request.fail(13, "no")
-            )
-        assert isinstance(error, OperationFailure)
-        assert (13, 2) == (error.code, count(server, CALLS[name]))
-
-    @everything
     async def test_a_lost_connection(self, name, server):
         """It may have been run: nothing is sent again."""
         async with RetryClient(server.uri) as client:
             error = await play(server, client, CALLS[name], lambda request: request.hang_up())
         assert isinstance(error, AutoReconnect)
         assert 1 == count(server, CALLS[name])
-
-    @pytest.mark.skipif(not PYMONGO_BACKS_OFF, reason="this PyMongo has no such option")
-    @everything
-    @pytest.mark.parametrize("limit", [0, 1])
-    async def test_max_adaptive_retries(self, limit, name, server):
-        """The option is obeyed where PyMongo knows it."""
-        async with RetryClient(f"{server.uri}&maxAdaptiveRetries={limit}") as client:
-            error = await play(server, client, CALLS[name], *[overloaded] * (limit + 1))
-        assert isinstance(error, OperationFailure)
-        assert limit + 1 == count(server, CALLS[name])
-
-
-class TestCalls:
-    """What a call gives at once."""
-
-    async def test_before_it_is_awaited(self, server):
-        """It is sent, and sent again."""
-        async with RetryClient(server.uri) as client:
-            call = client.db.c.drop()
-            overloaded(await server.expect("drop"))
-            done(await server.expect("drop"))
-            await call
-
-    async def test_cancelled(self, server, jitter):
-        """Nothing more is sent for a call that is cancelled while it waits."""
-
-        def busy(request: ScriptedRequest) -> None:
-            request.fail(462, "busy", labels=OVERLOADED, baseBackoffMS=400)
-
-        async with RetryClient(server.uri) as client:
-            call = client.db.c.drop()
-            busy(await server.expect("drop"))
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            if PYMONGO_BACKS_OFF:  # its thread goes on
-                done(await server.expect("drop"))
-            else:
-                assert {asyncio.current_task()} == asyncio.all_tasks()
-
-    @pytest.mark.parametrize("refused", ["insert", "update"])
-    async def test_in_a_transaction(self, refused, server):
-        """An older PyMongo could not say again where the transaction begins: nothing is repeated.
-        A newer one sends the command as it was."""
-        async with RetryClient(server.uri) as client, await client.start_session() as session:
-            session.start_transaction()
-            first = client.db.command({"insert": "c", "documents": [{}]}, session=session)
-            answered = await server.expect("insert")
-            if refused == "insert":
-                overloaded(answered)
-            else:
-                done(answered)
-                await first
-                second = client.db.command({"update": "c", "updates": []}, session=session)
-                overloaded(await server.expect("update"))
-            if PYMONGO_BACKS_OFF:
-                again = await server.expect(refused)
-                assert (refused == "insert") == again.command.get("startTransaction", False)
-                done(again)
-                await (first if refused == "insert" else second)
-            else:
-                with pytest.raises(OperationFailure):
-                    await (first if refused == "insert" else second)
-            server.answer("abortTransaction", {})
 
 
 class Sent(monitoring.CommandListener):

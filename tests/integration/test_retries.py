@@ -7,7 +7,6 @@ import signal
 import pytest
 from bson.int64 import Int64
 from pymongo import MongoClient, monitoring
-from pymongo.common import URI_OPTIONS_VALIDATOR_MAP
 from pymongo.errors import (
     AutoReconnect,
     DuplicateKeyError,
@@ -308,12 +307,8 @@ class TestOverload:
         assert len(set(commands.transaction_ids())) == 1
         assert len(commands.sent) == 3
 
-    @pytest.mark.skipif(
-        "maxadaptiveretries" not in URI_OPTIONS_VALIDATOR_MAP,
-        reason="this PyMongo has no option maxAdaptiveRetries",
-    )
     async def test_counts_the_option(self, replica_set, seeded, commands):
-        """The client's maxAdaptiveRetries is obeyed where PyMongo knows it."""
+        """The client's maxAdaptiveRetries is obeyed."""
         async with RetryClient(
             f"{replica_set.uri}&maxAdaptiveRetries=0", event_listeners=[commands]
         ) as client:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import bson
 import pytest
 from pymongo import DeleteMany, InsertOne, UpdateMany, UpdateOne, common
-from pymongo.common import URI_OPTIONS_VALIDATOR_MAP
 from pymongo.errors import (
     AutoReconnect,
     ExecutionTimeout,
@@ -37,9 +36,6 @@ NO_WRITES = "NoWritesPerformed"
 OLD = {"maxWireVersion": 8}  # MongoDB 4.2, the last one whose errors have no labels
 NO_SESSIONS = {"logicalSessionTimeoutMinutes": None}
 CODES = [6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436]
-
-# PyMongo has its own overload retries from 4.17 on.
-PYMONGO_BACKS_OFF = "maxadaptiveretries" in URI_OPTIONS_VALIDATOR_MAP
 
 Step = Callable[[ScriptedRequest], None]
 
@@ -607,7 +603,6 @@ class TestOverload:
         assert 3 == len(server.requests)
         assert all("txnNumber" not in request.command for request in server.requests)
 
-    @pytest.mark.skipif(not PYMONGO_BACKS_OFF, reason="this PyMongo has no overload retries")
     @pytest.mark.parametrize("name", UNSUPPORTED)
     async def test_for_what_is_passed_through(self, name, server, monkeypatch):
         """Every command is retried, update_many and the generic one too."""

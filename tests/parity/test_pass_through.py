@@ -27,7 +27,6 @@ from pymongo import (
     UpdateOne,
     monitoring,
 )
-from pymongo.common import URI_OPTIONS_VALIDATOR_MAP
 from pymongo.errors import ClientBulkWriteException, InvalidOperation, PyMongoError
 
 from aioretry import RetryClient, deadline
@@ -38,8 +37,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MOTORS, OURS = "side_a", "side_b"
 OVERLOADED = ("SystemOverloadedError", "RetryableError")
 FILE = ObjectId("65a000000000000000000001")
-# PyMongo has its own overload retries from 4.17 on; for an older one, some are ours.
-PYMONGO_BACKS_OFF = "maxadaptiveretries" in URI_OPTIONS_VALIDATOR_MAP
 # How often these are sent depends on the time, or they are sent at any time.
 UNCOUNTED = {"endSessions", "killCursors"}
 
@@ -56,13 +53,6 @@ class Case:
     command: str
     call: Call
     uncounted: frozenset[str] = frozenset()
-    ours_if_overloaded: bool = False
-    """Whether it is called again by us where PyMongo doesn't back off by itself."""
-
-
-def repeated(command: str, call: Call, uncounted: frozenset[str] = frozenset()) -> Case:
-    """A case whose overload retries are ours where PyMongo has none."""
-    return Case(command, call, uncounted, ours_if_overloaded=True)
 
 
 async def to_list(cursor):
@@ -154,32 +144,32 @@ def gridfs_rename(db):
 INDEXES = [IndexModel("a"), IndexModel([("b", -1)], unique=True)]
 MATCH, OUT, MERGE = {"$match": {"n": 1}}, {"$out": "o"}, {"$merge": "o"}
 CASES = {
-    "find_one": repeated("find", lambda db: db.c.find_one({"_id": 1})),
-    "find": repeated("find", lambda db: to_list(db.c.find({}, batch_size=2))),
-    "find, getMore": repeated("getMore", lambda db: to_list(db.c.find({}, batch_size=2))),
-    "count_documents": repeated("aggregate", lambda db: db.c.count_documents({})),
-    "estimated_document_count": repeated("count", lambda db: db.c.estimated_document_count()),
-    "distinct": repeated("distinct", lambda db: db.c.distinct("n")),
-    "aggregate": repeated("aggregate", lambda db: to_list(db.c.aggregate([MATCH]))),
-    "aggregate, $out": repeated("aggregate", lambda db: to_list(db.c.aggregate([OUT]))),
-    "aggregate, $merge": repeated("aggregate", lambda db: to_list(db.c.aggregate([MERGE]))),
-    "database aggregate, $merge": repeated("aggregate", database_aggregate),
-    "list_collections": repeated("listCollections", list_collections),
-    "list_databases": repeated("listDatabases", list_databases),
-    "list_indexes": repeated("listIndexes", lambda db: to_list(db.c.list_indexes())),
-    "watch": repeated("aggregate", watch, frozenset({"getMore"})),
-    "watch, getMore": repeated("getMore", watch, frozenset({"getMore"})),
-    "create_index": repeated("createIndexes", lambda db: db.c.create_index("a")),
-    "create_indexes": repeated("createIndexes", lambda db: db.c.create_indexes(INDEXES)),
-    "drop_index": repeated("dropIndexes", lambda db: db.c.drop_index("n_1")),
-    "drop_indexes": repeated("dropIndexes", lambda db: db.c.drop_indexes()),
-    "create_collection": repeated("create", lambda db: db.create_collection("new", capped=False)),
-    "drop": repeated("drop", lambda db: db.c.drop()),
-    "drop_collection": repeated("drop", lambda db: db.drop_collection(db.c)),
-    "rename": repeated("renameCollection", lambda db: db.c.rename("renamed")),
-    "drop_database": repeated("dropDatabase", lambda db: db.client.drop_database(db)),
-    "command, a read": repeated("count", lambda db: db.command("count", "c", query={"n": 1})),
-    "command, a write": repeated(
+    "find_one": Case("find", lambda db: db.c.find_one({"_id": 1})),
+    "find": Case("find", lambda db: to_list(db.c.find({}, batch_size=2))),
+    "find, getMore": Case("getMore", lambda db: to_list(db.c.find({}, batch_size=2))),
+    "count_documents": Case("aggregate", lambda db: db.c.count_documents({})),
+    "estimated_document_count": Case("count", lambda db: db.c.estimated_document_count()),
+    "distinct": Case("distinct", lambda db: db.c.distinct("n")),
+    "aggregate": Case("aggregate", lambda db: to_list(db.c.aggregate([MATCH]))),
+    "aggregate, $out": Case("aggregate", lambda db: to_list(db.c.aggregate([OUT]))),
+    "aggregate, $merge": Case("aggregate", lambda db: to_list(db.c.aggregate([MERGE]))),
+    "database aggregate, $merge": Case("aggregate", database_aggregate),
+    "list_collections": Case("listCollections", list_collections),
+    "list_databases": Case("listDatabases", list_databases),
+    "list_indexes": Case("listIndexes", lambda db: to_list(db.c.list_indexes())),
+    "watch": Case("aggregate", watch, frozenset({"getMore"})),
+    "watch, getMore": Case("getMore", watch, frozenset({"getMore"})),
+    "create_index": Case("createIndexes", lambda db: db.c.create_index("a")),
+    "create_indexes": Case("createIndexes", lambda db: db.c.create_indexes(INDEXES)),
+    "drop_index": Case("dropIndexes", lambda db: db.c.drop_index("n_1")),
+    "drop_indexes": Case("dropIndexes", lambda db: db.c.drop_indexes()),
+    "create_collection": Case("create", lambda db: db.create_collection("new", capped=False)),
+    "drop": Case("drop", lambda db: db.c.drop()),
+    "drop_collection": Case("drop", lambda db: db.drop_collection(db.c)),
+    "rename": Case("renameCollection", lambda db: db.c.rename("renamed")),
+    "drop_database": Case("dropDatabase", lambda db: db.client.drop_database(db)),
+    "command, a read": Case("count", lambda db: db.command("count", "c", query={"n": 1})),
+    "command, a write": Case(
         "insert", lambda db: db.command({"insert": "c", "documents": [{"_id": 100}]})
     ),
     "cursor_command": Case("find", cursor_command),
@@ -190,8 +180,8 @@ CASES = {
     "in a transaction, update_many": Case("update", read_in_transaction),
     "GridFS upload": Case("insert", upload),
     "GridFS upload, its indexes": Case("createIndexes", lambda db: upload(db, "empty")),
-    "GridFS download": repeated("find", download),
-    "GridFS find": repeated("find", find_files),
+    "GridFS download": Case("find", download),
+    "GridFS find": Case("find", find_files),
     "GridFS delete": Case("delete", gridfs_delete),
     "GridFS rename": Case("update", gridfs_rename),
 }
@@ -369,8 +359,6 @@ async def ours(server: ReplicaSet, stored: MongoClient):
 async def test_as_motor(name, fault, motors, ours, server):
     """Same result or error, the same commands sent, and the same stored."""
     case = CASES[name]
-    if "overloaded" in fault and case.ours_if_overloaded and not PYMONGO_BACKS_OFF:
-        pytest.skip("retried by us, and not by this PyMongo")
     sides = (motors, ours)
     for side in sides:
         side.prepare()
@@ -463,15 +451,10 @@ PLAYS: dict[str, tuple[list[Any], tuple[Answer, ...]]] = {
     "connection lost twice": (MODELS, (hang_up, hang_up)),
     "shutting down": (MODELS, (shutting_down, done)),
     "many, connection lost": (MANY, (hang_up,)),
+    "overloaded once": (MODELS, (overloaded, done)),
+    "overloaded for long": (MODELS, (overloaded, overloaded, overloaded)),
+    "many, overloaded": (MANY, (overloaded, done)),
 }
-if PYMONGO_BACKS_OFF:
-    PLAYS |= {
-        "overloaded once": (MODELS, (overloaded, done)),
-        "overloaded for long": (MODELS, (overloaded, overloaded, overloaded)),
-        "many, overloaded": (MANY, (overloaded, done)),
-    }
-else:
-    PLAYS["overloaded"] = (MODELS, (overloaded,))
 
 
 async def play(

@@ -7,17 +7,12 @@ with the jitter held fast; that each of them has passed is a floor, which no bus
 import random
 
 import pytest
-from pymongo.common import URI_OPTIONS_VALIDATOR_MAP
 from pymongo.errors import OperationFailure
 
 from aioretry import RetryClient
 from tests.spec.prose import OVERLOADED, Commands, skip_without_labels
 
 MAX_RETRIES = 2
-IS_PYMONGOS = pytest.mark.skipif(
-    "maxadaptiveretries" not in URI_OPTIONS_VALIDATOR_MAP,
-    reason="PyMongo has maxAdaptiveRetries, and backs off by itself, from 4.17 on",
-)
 
 
 @pytest.fixture
@@ -97,7 +92,7 @@ CALLS = {
     "find": lambda c: c.find_one({}),
     "insert": lambda c: c.insert_one({"a": 1}),
 }
-calls = pytest.mark.parametrize("name", [pytest.param("find", marks=IS_PYMONGOS), "insert"])
+calls = pytest.mark.parametrize("name", ["find", "insert"])
 
 
 @calls
@@ -115,7 +110,6 @@ async def test_3(name, replica_set, collection, commands, overload, jitter):
     assert MAX_RETRIES + 1 == len(commands.of("started"))
 
 
-@IS_PYMONGOS
 @calls
 async def test_4(name, replica_set, collection, overload, jitter):
     """Test 4: overload errors are retried a maximum of maxAdaptiveRetries times when configured."""

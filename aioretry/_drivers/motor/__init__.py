@@ -14,12 +14,10 @@ from pymongo.database import Database
 from aioretry._drivers.motor.driver import MotorDriver
 from aioretry._drivers.motor.messages import add_requests, copy_labels, encode_documents
 from aioretry._drivers.motor.options import (
-    backs_off,
     encrypts,
     policy,
     surrounding_deadline,
     timeout,
-    wrap_reads,
 )
 from aioretry._drivers.motor.sessions import (
     has_begun_transaction,
@@ -42,7 +40,6 @@ __all__ = [
     "MotorDriver",
     "TransactionOptions",
     "add_requests",
-    "backs_off",
     "copy_labels",
     "encode_documents",
     "encrypts",
@@ -55,5 +52,4 @@ __all__ = [
     "take_transaction",
     "timeout",
     "user_session",
-    "wrap_reads",
 ]

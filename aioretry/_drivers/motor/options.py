@@ -1,13 +1,12 @@
 """What a client's options say."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pymongo
 
 from aioretry import deadlines
-from aioretry._drivers.port import DEFAULT_MAX_ADAPTIVE_RETRIES, Policy
+from aioretry._drivers.port import Policy
 from aioretry.deadlines import Deadline
 
 
@@ -16,28 +15,9 @@ def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
     options: Any = delegate.options
     return Policy(
         retry_writes=options.retry_writes,
-        # PyMongo has these two from 4.17 on.
-        max_adaptive_retries=getattr(options, "max_adaptive_retries", DEFAULT_MAX_ADAPTIVE_RETRIES),
-        overload_retargeting=getattr(options, "enable_overload_retargeting", False),
+        max_adaptive_retries=options.max_adaptive_retries,
+        overload_retargeting=options.enable_overload_retargeting,
     )
-
-
-def backs_off(delegate: pymongo.MongoClient[Any]) -> bool:
-    """Tell whether PyMongo retries overload errors by itself, as it does from 4.17 on."""
-    return hasattr(delegate.options, "max_adaptive_retries")
-
-
-def wrap_reads(
-    delegate: pymongo.MongoClient[Any], wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> None:
-    """Have a client make its reads by way of something else.
-
-    Args:
-        delegate: The client.
-        wrap: Is given what makes one read, and returns what is called in its place.
-    """
-    client: Any = delegate
-    client._retryable_read = wrap(client._retryable_read)
 
 
 def encrypts(delegate: pymongo.MongoClient[Any]) -> bool:

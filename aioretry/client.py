@@ -20,7 +20,7 @@ from aioretry._drivers.motor import (
     TransactionOptions,
 )
 from aioretry._drivers.port import ConnectionCounts, DocumentT, ThreadCounts
-from aioretry._retry.loop import MOST_WAITING
+from aioretry._retry.loop import MOST_UNDER_WAY, MOST_WAITING
 from aioretry._writes.context import WritePath
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook, log_retries
@@ -28,7 +28,6 @@ from aioretry.session import RetryMotorClientSession
 
 __all__ = ["RetryClient", "connection_counts", "thread_counts"]
 
-_MAX_ATTEMPTS_AT_ONCE = 100  # as many as PyMongo opens connections by default
 _CLOSE_TIMEOUT = 2.0
 
 
@@ -60,7 +59,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         self,
         *args: Any,
         hooks: Iterable[Hook] = (),
-        max_concurrent_attempts: int = _MAX_ATTEMPTS_AT_ONCE,
+        max_concurrent_attempts: int = MOST_UNDER_WAY,
         max_waiting_writes: int = MOST_WAITING,
         **kwargs: Any,
     ) -> None:
@@ -85,6 +84,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             timeout=motor.timeout(delegate),
             encrypts=motor.encrypts(delegate),
             hooks=all_hooks,
+            most_under_way=at_once,
             most_waiting=most_waiting,
         )
 

@@ -60,7 +60,8 @@ INSIDE = {
         {"losses", "server_selection", "sessions", "transactions", "verdict"},
         {"monitoring"},
         {"command_execution"},
-        {"stale_primary"},
+        {"attempt"},
+        {"pending"},
         {"loop"},
     ],
     "_writes": [
@@ -273,7 +274,7 @@ def test_public_names():
 # What starts a timer or a task in its caller's context, because that belongs to an operation which
 # it does not outlive, or which it is.
 STARTS_OF_AN_OPERATION = {
-    "_retry/command_execution": {"call_later"},
+    "_retry/attempt": {"call_later"},
     "_retry/server_selection": {"call_at"},
     "_writes/group/command": {"ensure_future"},
     "aiohttp": {"call_later"},

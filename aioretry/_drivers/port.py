@@ -91,17 +91,6 @@ class TopologyView:
     """The driver's description; its ``repr`` tells the whole story in an error message."""
 
 
-class Numbering(enum.Enum):
-    """Whether an attempt carries a transaction id."""
-
-    NEVER = enum.auto()
-    IF_SUPPORTED = enum.auto()
-    """A first attempt: without one on a server that can't retry writes."""
-
-    REQUIRED = enum.auto()
-    """A retry: it must not go to a server that can't retry writes."""
-
-
 @dataclass(slots=True)
 class Replied:
     """The server has answered."""
@@ -141,7 +130,7 @@ class NoServer:
 
 @dataclass(slots=True)
 class Ineligible:
-    """Nothing was tried: the server can't retry writes, and this was a retry."""
+    """Nothing was tried: the server can't retry writes, and this was a retry. No driver says so."""
 
 
 @dataclass(slots=True)
@@ -285,23 +274,17 @@ class ConnectionCounts:
 
 @dataclass(slots=True)
 class AttemptCall:
-    """One attempt to be made."""
+    """One attempt to be made: what is sent where."""
 
     command: Command[Any]
     lease: HeldSession
     number: TransactionNumber
-    numbering: Numbering
+    server: ServerView
+    takes_id: bool
+    """Whether it has a transaction id, unless it holds multi-document writes."""
+
     deadline: Deadline | None
-    choose: Callable[[TopologyView], ServerView | None]
-    """Picks the server; called right before it is needed."""
-
     token: Token = field(default_factory=Token)
-    server: ServerView | None = None
-    """Filled in by the driver once a server is chosen."""
-
-    numbered: bool = False
-    """Whether the command carries a transaction id; filled in with the server."""
-
     is_waiting: bool = False
     """Whether it waits for the server now, so that it may be given up and made again."""
 
@@ -309,9 +292,9 @@ class AttemptCall:
     """What the driver knows the attempt by."""
 
     @property
-    def address(self) -> Address | None:
-        """The server that was chosen, or None."""
-        return None if self.server is None else self.server.address
+    def numbered(self) -> bool:
+        """Whether the command carries a transaction id, once it is prepared."""
+        return self.takes_id and not self.command.holds_multi
 
 
 class Driver(Protocol):

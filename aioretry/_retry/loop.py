@@ -22,19 +22,19 @@ from aioretry._drivers.port import (
     Failed,
     Ineligible,
     NoServer,
-    Numbering,
     Policy,
     Replied,
     ServerKind,
     ServerView,
     Unprepared,
 )
-from aioretry._retry.command_execution import Execution, Flight
+from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.losses import Losses
 from aioretry._retry.monitoring import OperationWatch, Watch
+from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import NO_LEASE, SessionLease
-from aioretry._retry.stale_primary import Race
 from aioretry._retry.verdict import (
     Failure,
     GiveUp,
@@ -49,6 +49,7 @@ from aioretry.errors import Attempt, DeadlineExceeded, ResolveError, TooManyWait
 from aioretry.events import Hook, RetryScheduled, publish, wanting_every_event
 
 MOST_WAITING = 100_000
+MOST_UNDER_WAY = 100  # as many as PyMongo opens connections by default
 
 
 def _deadline(seconds: float | None) -> Deadline | None:
@@ -65,6 +66,7 @@ class Coordinator:
         server_selection_timeout: How long to wait for a server at most, in seconds.
         hooks: Who is told of retries, and of more if they want to know.
         deadline: Returns the deadline of an operation that begins now and may take some seconds.
+        most_under_way: How many attempts may be under way at once.
         most_waiting: How many writes may wait for a server at once.
     """
 
@@ -77,6 +79,7 @@ class Coordinator:
         server_selection_timeout: float,
         hooks: tuple[Hook, ...],
         deadline: Callable[[float | None], Deadline | None] = _deadline,
+        most_under_way: int = MOST_UNDER_WAY,
         most_waiting: int = MOST_WAITING,
     ) -> None:
         self.driver = driver
@@ -84,7 +87,7 @@ class Coordinator:
         self.deadline = deadline
         self._policy = policy
         self._selection = Selection(driver, loop)
-        self._race = Race(driver, loop)
+        self._pending = PendingAttempts(driver, loop, most_under_way)
         self._topology_text: tuple[object, str] = (None, "")
         self._server_selection_timeout = server_selection_timeout
         self._most_waiting = most_waiting
@@ -182,11 +185,20 @@ class Coordinator:
                 f"{self._most_waiting} writes wait for a server already; {_nothing_sent(execution)}"
             )
 
-    def launch(self, execution: Execution, deliver: Callable[[AttemptResult], None]) -> Flight:
-        """Begin an attempt, whose result is delivered on the event loop."""
-        flight = Flight(self.driver, self.loop, execution, deliver, self._race.remove)
-        self._race.add(flight)
-        return flight
+    def launch(
+        self, execution: Execution, deliver: Callable[[AttemptResult], None]
+    ) -> PendingAttempt:
+        """Begin an attempt, whose result is delivered in a later turn of the event loop."""
+        remove = self._pending.remove
+        attempt = PendingAttempt(self.driver, self.loop, execution, deliver, remove)
+        self._pending.add(attempt)
+        attempt.begin()
+        return attempt
+
+    @property
+    def attempts_waiting(self) -> int:
+        """How many attempts wait until fewer are under way."""
+        return self._pending.waiting
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed.
@@ -194,7 +206,7 @@ class Coordinator:
         Args:
             patience: How long a command that was sent may wait for its answer, in seconds.
         """
-        self._race.close(patience)
+        self._pending.close(patience)
         self._losses.close()
 
     async def execute(
@@ -326,11 +338,11 @@ class Coordinator:
             if not landed.done():
                 landed.set_result(result)
 
-        flight = self.launch(execution, deliver)
+        attempt = self.launch(execution, deliver)
         try:
             return await landed
         except asyncio.CancelledError as exc:
-            flight.abandon(exc)
+            attempt.abandon(exc)
             raise
 
     async def _prepare_retry(self, execution: Execution, result: Failed) -> None:
@@ -363,7 +375,7 @@ class Coordinator:
             case Retry():
                 execution.numbering = Numbering.REQUIRED if result.numbered else Numbering.NEVER
                 if verdict.deprioritize and record.address is not None:
-                    execution.avoid |= {record.address}
+                    execution.deprioritized |= {record.address}
                 self._announce(execution, record, error, verdict)
                 _forget_frames(error)
                 if verdict.wait > 0:
@@ -378,7 +390,7 @@ class Coordinator:
 
     def _has_another(self, execution: Execution, failed: Address | None) -> bool:
         """Tell whether a retry need not wait for news of the router that failed."""
-        spent = execution.avoid | {failed}
+        spent = execution.deprioritized | {failed}
         return any(address not in spent for address in self.driver.view().writable)
 
     def _give_up(self, execution: Execution, verdict: GiveUp) -> None:

@@ -17,12 +17,12 @@ _SETTLE_FOR = 0.1
 _SETTLE_LOOK_EVERY = 0.002
 
 
-def choose(view: TopologyView, avoid: frozenset[Address]) -> ServerView | None:
+def choose(view: TopologyView, deprioritized: frozenset[Address]) -> ServerView | None:
     """Choose the server to write to (server-selection, "Server Selection Algorithm").
 
     Args:
         view: What is known of the deployment.
-        avoid: The deprioritized addresses: used only if nothing else can be.
+        deprioritized: The addresses that are used only if nothing else can be.
 
     Returns:
         Of two random ones among the nearest, the less busy; None if no server takes writes.
@@ -30,7 +30,7 @@ def choose(view: TopologyView, avoid: frozenset[Address]) -> ServerView | None:
     servers = list(view.writable.values())
     if len(servers) <= 1:
         return servers[0] if servers else None
-    servers = [server for server in servers if server.address not in avoid] or servers
+    servers = [server for server in servers if server.address not in deprioritized] or servers
     limit = min(server.round_trip_time for server in servers) + view.latency_window
     near = [server for server in servers if server.round_trip_time <= limit]
     if len(near) == 1:

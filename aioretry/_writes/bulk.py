@@ -109,7 +109,7 @@ class BulkRun(Generic[T]):
         self._execution = execution = self._coordinator.execution(
             command, self._lease, self._deadline, self._watch
         )
-        execution.avoid = self._avoid
+        execution.deprioritized = self._avoid
         batch = bulk.batch
         failure = None
         async with self._coordinator.turn_of(execution):
@@ -213,7 +213,7 @@ class BulkRun(Generic[T]):
         bulk.merge(reply, denied)
         self._ended += execution.attempts + self._asked
         self._asked = []
-        self._avoid = execution.avoid
+        self._avoid = execution.deprioritized
         self._execution = None
 
     def _inquiry(self, execution: Execution) -> Inquiry:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -43,6 +44,7 @@ class WritePath:
         timeout: float | None,
         encrypts: bool,
         hooks: tuple[Hook, ...],
+        most_under_way: int,
         most_waiting: int,
     ) -> None:
         self.encrypts = encrypts
@@ -54,6 +56,7 @@ class WritePath:
         self._user_session = user_session
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
+        self._most_under_way = most_under_way
         self._most_waiting = most_waiting
         self._coordinator: Coordinator | None = None
 
@@ -81,13 +84,17 @@ class WritePath:
                 server_selection_timeout=self._server_selection_timeout,
                 hooks=self._hooks,
                 deadline=self.deadline,
+                most_under_way=self._most_under_way,
                 most_waiting=self._most_waiting,
             )
         return self._coordinator
 
     def thread_counts(self) -> ThreadCounts:
         """Return how the threads are doing that carry attempts."""
-        return self._driver.counts()
+        counts = self._driver.counts()
+        if self._coordinator is None:
+            return counts
+        return replace(counts, queued=counts.queued + self._coordinator.attempts_waiting)
 
     def connections(self) -> Mapping[Address, ConnectionCounts]:
         """Return how many connections there are to each server."""

@@ -8,8 +8,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, InvalidOperation
 
 from aioretry._commands.command import Command
-from aioretry._drivers.port import Numbering, ServerKind
-from aioretry._retry.command_execution import Execution, trusted_seconds
+from aioretry._drivers.port import ServerKind
+from aioretry._retry.command_execution import Execution, Numbering, trusted_seconds
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.context import WritePath

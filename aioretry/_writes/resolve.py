@@ -6,8 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from pymongo.errors import InvalidOperation
 
-from aioretry._drivers.port import Numbering
-from aioretry._retry.command_execution import Execution
+from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.future import RunningWrite

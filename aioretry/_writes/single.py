@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from aioretry._commands.command import Command
 from aioretry._drivers.port import AttemptResult, Replied
-from aioretry._retry.command_execution import Execution, Flight
+from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import SessionLease
@@ -44,11 +45,11 @@ class Write(RunningWrite[T]):
         # What goes on may be begun by a callback of somebody else's.
         self._context = contextvars.copy_context()
         self._execution: Execution | None = None
-        self._flight: Flight | None = None
+        self._pending: PendingAttempt | None = None
         try:
             self._execution = coordinator.execution(build(), lease, deadline, watch)
             if lease.turn is None and coordinator.can_launch(self._execution):
-                self._flight = coordinator.launch(self._execution, self._land)
+                self._pending = coordinator.launch(self._execution, self._land)
                 return
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
             self._fail(exc)
@@ -61,14 +62,14 @@ class Write(RunningWrite[T]):
         return self._execution
 
     def _abandon(self, reason: BaseException) -> None:
-        if self._flight is not None:
-            self._flight.abandon(reason)
+        if self._pending is not None:
+            self._pending.abandon(reason)
 
     def _attempts(self) -> Sequence[Attempt]:
         return [] if self._execution is None else self._execution.attempts
 
     def _land(self, result: AttemptResult) -> None:
-        self._flight = None
+        self._pending = None
         if self._execution is None or self.done():
             return
         if isinstance(result, Replied):

@@ -17,8 +17,8 @@ from pymongo.errors import OperationFailure
 from aioretry._commands.command import Command
 from aioretry._commands.encoded import EncodedDocuments, section
 from aioretry._commands.replies import leaves_out, retryable_error_in, tells_each
-from aioretry._drivers.port import Numbering, ServerView
-from aioretry._retry.command_execution import Execution
+from aioretry._drivers.port import ServerView
+from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.loop import Coordinator
 from aioretry.errors import Attempt
 

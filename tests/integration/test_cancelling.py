@@ -127,7 +127,7 @@ class TestNotApplied:
             commands.sent.clear()
             async with replica_set.faults.partition(await replica_set.primary()):
                 write = things.insert_one({"_id": 1})
-                while write._flight is None or write._flight.server is None:
+                while write._pending is None or write._pending.server is None:
                     await asyncio.sleep(0.001)
                 error = await cancelled(write)
             await all_idle(things)
@@ -333,8 +333,8 @@ async def main():
         async with asyncio.timeout(60):
             await things.find_one_and_update({}, {"$inc": {"n": 1}}, upsert=True)
             writes = [asyncio.create_task(write(things, n % 2 * 60 or None)) for n in range(20)]
-            race = client._write_path.coordinator()._race
-            while 4 != sum(flight._call.token.is_sending for flight in race._flights):
+            pending = client._write_path.coordinator()._pending
+            while 4 != sum(one._call.token.is_sending for one in pending._under_way):
                 await asyncio.sleep(0.001)
         if way == "cancelled":
             for task in writes:

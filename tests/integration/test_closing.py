@@ -94,7 +94,7 @@ async def test_at_a_frozen_primary(replica_set, things):
     await things.insert_one({"_id": "before"})
     await replica_set.freeze(await replica_set.primary())
     write = things.insert_one({"_id": 1})
-    while not write._flight._call.token.is_sending:
+    while not write._pending._call.token.is_sending:
         await asyncio.sleep(0.001)
     client.close()
     with pytest.raises(InvalidOperation, match="closed before the server answered") as caught:
@@ -166,7 +166,7 @@ async def main():
         await things.insert_one({})
     os.kill(int(pid), signal.SIGSTOP)
     writes = [things.insert_one({}) for _ in range(20)]
-    while not all(write._flight._call.token.is_sending for write in writes[:1]):
+    while not all(write._pending._call.token.is_sending for write in writes[:1]):
         await asyncio.sleep(0)
     if way == "closed":
         client.close()

@@ -67,11 +67,9 @@ async def increment(counters, writer, by=1):
 
 async def all_begun(client, count):
     """Wait until as many attempts are sent as there are threads, and the others queue."""
-    race = client._write_path.coordinator()._race
+    pending = client._write_path.coordinator()._pending
     async with asyncio.timeout(30):
-        while count != len(race._flights) or THREADS != sum(
-            flight._call.token.is_sending for flight in race._flights
-        ):
+        while THREADS != sum(one._call.token.is_sending for one in pending._under_way):
             await asyncio.sleep(0.005)
     assert count - THREADS == thread_counts(client).queued
 
@@ -255,9 +253,9 @@ async def test_while_a_command_is_prepared(replica_set, client, collection, stor
     async with asyncio.timeout(GUARD):
         while view().writable.keys() <= {address_of(old)}:
             await asyncio.sleep(0.01)
-    race = client._write_path.coordinator()._race
+    pending = client._write_path.coordinator()._pending
     async with asyncio.timeout(GUARD):  # it has looked at what is under way, and left it alone
-        while race._seen is not view().source or race._was_news or race._doubted:
+        while pending._seen is not view().source or pending._was_news or pending._doubted:
             await asyncio.sleep(0.01)
     goes_on.set()
     async with asyncio.timeout(GUARD):

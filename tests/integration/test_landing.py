@@ -160,24 +160,30 @@ class TestExceptions:
         unhandled.clear()
 
 
-async def test_a_look_that_raises(replica_set, narrow, monkeypatch):
-    """What waits for its turn goes on, though the topology can't be looked at just then."""
-    dispatch = narrow.database.client._driver._dispatch
-    look, raised = dispatch._attempts.view, []
+async def test_a_look_that_raises(replica_set, collection, monkeypatch):
+    """What waits to open a connection goes on, though nobody can look at the topology just then."""
+    async with RetryClient(replica_set.uri) as client:
+        events = client[collection.database.name][collection.name]
+        await events.insert_one({"_id": 1})
+        dispatch = client._driver._dispatch
+        look, raised = dispatch._attempts.view, []
 
-    def fail_once():
-        if not raised:
-            raised.append(True)
-            raise ConfigurationError("a server is too old")
-        return look()
+        def fail_once():
+            if not raised:
+                raised.append(True)
+                raise ConfigurationError("a server is too old")
+            return look()
 
-    async with replica_set.faults.hang("update", applied=True) as held:
-        first = narrow.update_one({"_id": 1}, INCREMENT)
-        await held.wait_until_fired()
-        second = narrow.update_one({"_id": 1}, INCREMENT)
-        monkeypatch.setitem(dispatch._opening, ("nowhere", 1), 1)
-        monkeypatch.setattr(dispatch._attempts, "view", fail_once)
-        held.disarm()
-        async with asyncio.timeout(30):
-            await asyncio.gather(first, second)
+        async with replica_set.faults.hang("update", applied=True) as held:
+            first = events.update_one({"_id": 1}, INCREMENT)
+            await held.wait_until_fired()
+            (address,) = look().writable
+            with monkeypatch.context() as opening:
+                opening.setitem(dispatch._opening, address, dispatch._attempts.max_connecting)
+                second = events.update_one({"_id": 1}, INCREMENT)
+                assert [second._pending._call] == [entry.call for entry in dispatch._waiting]
+            monkeypatch.setattr(dispatch._attempts, "view", fail_once)
+            held.disarm()
+            async with asyncio.timeout(30):
+                await asyncio.gather(first, second)
     assert raised

@@ -181,7 +181,7 @@ class TestSessions:
             async with replica_set.faults.hang("update") as held:
                 write = things.update_one({"_id": 1}, {"$inc": {"n": 1}})
                 await held.wait_until_fired()
-                call = write._flight._call
+                call = write._pending._call
                 assert client._driver.abandon(call)
                 session = call.lease.session._server_session
                 async with asyncio.timeout(60):

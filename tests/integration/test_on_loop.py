@@ -332,7 +332,8 @@ class TestSharing:
                     await asyncio.sleep(0.005)
                 async with replica_set.faults.partition():
                     writes = [of(client, collection).insert_one({"_id": n}) for n in range(50)]
-                    assert 2 == under_way(client)
+                    assert 2 == client._driver._dispatch._opening.total()
+                    assert 50 == under_way(client)
                 await asyncio.gather(*writes)
         assert 50 == await collection.count_documents({})
 

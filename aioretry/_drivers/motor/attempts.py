@@ -20,10 +20,8 @@ from aioretry._drivers.port import (
     AttemptCall,
     Expired,
     Failed,
-    Ineligible,
     NoServer,
     NotTried,
-    Numbering,
     Replied,
     ServerKind,
     ServerSession,
@@ -100,25 +98,8 @@ class Attempts:
         """Whether somebody is told of commands or connections, which may block."""
         return self.are_watched or _connection_logger.isEnabledFor(logging.DEBUG)
 
-    def choose(self, call: AttemptCall) -> ServerView:
-        """Choose the server.
-
-        Raises:
-            NotSentError: There is none, or it is too late.
-        """
-        if call.token.is_revoked or (call.deadline is not None and call.deadline.is_over):
-            raise NotSentError(Expired())
-        if self.is_closed():  # the event loop will find out
-            raise NotSentError(NoServer())
-        server = call.choose(self.view())
-        if server is None:
-            raise NotSentError(NoServer())
-        if call.numbering is Numbering.REQUIRED and not server.can_retry_writes:
-            raise NotSentError(Ineligible())
-        return server
-
-    def prepare(self, call: AttemptCall, server: ServerView) -> None:
-        """Complete the command for its server, and note both.
+    def prepare(self, call: AttemptCall) -> None:
+        """Complete the command for its server.
 
         Raises:
             NotSentError: It can't be made.
@@ -126,27 +107,21 @@ class Attempts:
         prepare = call.command.prepare
         if prepare is not None:
             try:
-                prepare(server.limits, encode_documents)
+                prepare(call.server.limits, encode_documents)
             except Exception as exc:
                 raise NotSentError(Unprepared(exc)) from exc
-        self.address(call, server)
 
-    def address(self, call: AttemptCall, server: ServerView) -> None:
-        """Note the server of an attempt."""
-        call.numbered = (
-            call.numbering is not Numbering.NEVER
-            and server.can_retry_writes
-            and not call.command.holds_multi
-        )
-        call.server = server
-
-    def driver_server(self, view: ServerView) -> Any:
-        """Return PyMongo's own object for a server.
+    def driver_server(self, call: AttemptCall) -> Any:
+        """Return PyMongo's own object for the server that is to be asked.
 
         Raises:
-            NotSentError: The deployment has lost it.
+            NotSentError: The deployment has lost it, or the client was closed, or nobody waits.
         """
-        server = self.delegate._get_topology().get_server_by_address(view.address)
+        if call.token.is_revoked:
+            raise NotSentError(Expired())
+        if self.is_closed():  # the event loop will find out
+            raise NotSentError(NoServer())
+        server = self.delegate._get_topology().get_server_by_address(call.server.address)
         if server is None:
             raise NotSentError(NoServer())
         return server
@@ -190,7 +165,7 @@ class Attempts:
 
     def replied(self, call: AttemptCall, watch: Stopwatch, reply: Mapping[str, Any]) -> Replied:
         """Return what came of an attempt that was answered."""
-        record = Attempt(call.address, watch.started, watch.seconds(), True, None, reply)
+        record = Attempt(call.server.address, watch.started, watch.seconds(), True, None, reply)
         return Replied(record, reply, call.server, call.numbered)
 
     def failed(
@@ -209,7 +184,7 @@ class Attempts:
             cause, error = error, RuntimeError(f"an attempt was ended by {error!r}")
             error.__cause__ = cause
         sent = call.token.is_sending and not self._was_found_before(error)
-        record = Attempt(call.address, watch.started, watch.seconds(), sent, error)
+        record = Attempt(call.server.address, watch.started, watch.seconds(), sent, error)
         return Failed(record, error, call.server, call.numbered, is_server_well)
 
     def _was_found_before(self, error: Exception) -> bool:

@@ -1,11 +1,11 @@
-"""Who makes an attempt, the event loop or a thread, and how many are under way at once."""
+"""Who makes an attempt: the event loop, or a thread."""
 
 import asyncio
 import contextlib
 import contextvars
 import socket
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from aioretry._drivers.motor.attempts import Attempts
@@ -18,7 +18,6 @@ from aioretry._drivers.port import (
     Address,
     AttemptCall,
     AttemptResult,
-    Expired,
     NoServer,
     ThreadCounts,
     Unprepared,
@@ -40,7 +39,6 @@ class Dispatch:
         attempts: What they have in common.
         loop: The event loop.
         threads: Makes what the loop does not make itself.
-        size: How many may be under way at once; further ones wait.
         only_threads: Whether the loop makes none.
     """
 
@@ -49,20 +47,17 @@ class Dispatch:
         attempts: Attempts,
         loop: asyncio.AbstractEventLoop,
         threads: ThreadPool,
-        size: int,
         *,
         only_threads: bool,
     ) -> None:
         self.loop = loop
         self._attempts = attempts
         self._threads = threads
-        self._size = size
         self._only_threads = only_threads or not _can_watch_sockets(loop)
         self._connections = Connections(loop)
         # Not the threads of the attempts, which may all wait for answers.
         self._asking = ThreadPool(_MOST_ASKING, "aioretry-checkup")
         self._checkups = Checkups(attempts.delegate, loop, self._asking)
-        self._under_way = 0
         self._opening: Counter[Address] = Counter()
         self._waiting: deque[Entry] = deque()
 
@@ -73,7 +68,7 @@ class Dispatch:
             RuntimeError: There is no thread, and none can be started.
         """
         call.carrier = entry = Entry(self, call, deliver)
-        if self._waiting or self._under_way >= self._size or not self._start(entry):
+        if self._waiting or not self._start(entry):
             self._waiting.append(entry)
 
     def counts(self) -> ThreadCounts:
@@ -107,7 +102,7 @@ class Dispatch:
                 self.loop.call_soon_threadsafe(self._connections.close)
 
     def _pump(self) -> None:
-        while self._waiting and self._under_way < self._size:
+        while self._waiting:
             if self._is_full and not self._connections.are_kept:
                 return  # whoever opens one looks again
             entry = self._waiting.popleft()
@@ -116,8 +111,8 @@ class Dispatch:
                 return
 
     def _start_waiting(self, entry: "Entry") -> bool:
-        if entry.call.token.is_revoked:
-            self.loop.call_soon(self.land, entry, Expired())
+        if self._has_lost(entry.call.server.address):  # while the attempt has waited
+            self.loop.call_soon(self.land, entry, NoServer())
             return True
         try:
             return entry.context.run(self._start, entry)
@@ -143,11 +138,10 @@ class Dispatch:
             )
             if attempt.begin():
                 entry.is_under_way = True
-                self._under_way += 1
                 return True
             entry.on_loop = None
             if not entry.had_opened:
-                return self._open(entry, attempt.address)
+                return self._open(entry, call.server.address)
         self._start_on_thread(
             entry,
             ThreadAttempt(
@@ -163,11 +157,20 @@ class Dispatch:
     def _is_full(self) -> bool:
         if not self._opening:
             return False
-        try:
-            servers = len(self._attempts.view().writable)
-        except Exception:  # noqa: BLE001 - whoever begins meets it too, and can raise it
+        servers = self._writable()
+        if servers is None:
             return False
-        return self._opening.total() >= servers * self._attempts.max_connecting
+        return self._opening.total() >= len(servers) * self._attempts.max_connecting
+
+    def _has_lost(self, server: Address) -> bool:
+        servers = self._writable()
+        return servers is not None and server not in servers
+
+    def _writable(self) -> Collection[Address] | None:
+        try:
+            return self._attempts.view().writable
+        except Exception:  # noqa: BLE001 - whoever looks for a server meets it too, and can raise it
+            return None
 
     def _open(self, entry: "Entry", address: Address) -> bool:
         if self._opening[address] >= self._attempts.max_connecting:
@@ -207,7 +210,6 @@ class Dispatch:
 
     def _leave(self, entry: "Entry") -> None:
         entry.is_under_way = False
-        self._under_way -= 1
         if entry.opening is not None:
             self._opening[entry.opening] -= 1
             if not self._opening[entry.opening]:
@@ -218,7 +220,6 @@ class Dispatch:
         entry.on_thread = job
         self._threads.submit(job)
         entry.is_under_way = True
-        self._under_way += 1
 
     def _land_from_thread(self, entry: "Entry", result: AttemptResult) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more

@@ -37,12 +37,11 @@ class MotorDriver:
 
     Args:
         delegate: The client.
-        size: How many attempts may be under way at once.
+        size: How many attempts are under way at once at most.
     """
 
     def __init__(self, delegate: pymongo.MongoClient[Any], size: int) -> None:
         self._delegate = delegate
-        self._size = size
         self._threads = ThreadPool(min(size, _MOST_THREADS), "aioretry-attempt")
         self._prober = Prober(delegate)
         self._ending = SessionEnding(delegate)
@@ -71,7 +70,7 @@ class MotorDriver:
         call: AttemptCall,
         deliver: Callable[[AttemptResult], None],
     ) -> None:
-        """Make an attempt, or have it wait until fewer are under way."""
+        """Make an attempt, or have it wait until others have opened their connections."""
         if self._closed:
             raise InvalidOperation(_CLOSED)
         dispatch = self._dispatch
@@ -82,7 +81,6 @@ class MotorDriver:
                 self._attempts,
                 loop,
                 self._threads,
-                self._size,
                 only_threads=self._only_threads,
             )
             self._ending.use(loop)

@@ -18,7 +18,7 @@ from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.motor.connections import Connections, LoopConnection
 from aioretry._drivers.motor.messages import ping
 from aioretry._drivers.motor.sessions import LoopSession
-from aioretry._drivers.port import Address, AttemptCall, AttemptResult, Expired
+from aioretry._drivers.port import AttemptCall, AttemptResult, Expired
 
 
 class LoopAttempt:
@@ -51,7 +51,6 @@ class LoopAttempt:
         "_session",
         "_start_again",
         "_timer",
-        "_view",
         "_watch",
     )
 
@@ -89,8 +88,7 @@ class LoopAttempt:
         self._watch = Stopwatch()
         call, attempts = self._call, self._attempts
         try:
-            self._view = view = attempts.choose(call)
-            server = attempts.driver_server(view)
+            server = attempts.driver_server(call)
             self._connection = connection = self._connections.take(server.pool)
             if connection is None:
                 return False
@@ -103,11 +101,6 @@ class LoopAttempt:
             self._loop.call_soon(self._land, self._conclude(exc))
             _let_through(exc)
         return True
-
-    @property
-    def address(self) -> Address:
-        """The server that was chosen when it began."""
-        return self._view.address
 
     def answer(self, data: bytes) -> None:
         """Take the reply."""
@@ -124,9 +117,9 @@ class LoopAttempt:
             if self._session is not None:
                 self._session.hear(reply)
             _check_command_response(reply, connection.max_wire_version)
-            self._attempts.learn_of_concern(reply, self._view, connection)
+            self._attempts.learn_of_concern(reply, self._call.server, connection)
             if self._checkups.cases and "writeConcernError" not in reply:
-                self._checkups.hear(self._view, connection, self._sent)
+                self._checkups.hear(self._call.server, connection, self._sent)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
             if not isinstance(exc, OperationFailure | NotPrimaryError):
                 # Nobody can tell what else is wrong with it; as PyMongo does.
@@ -146,7 +139,7 @@ class LoopAttempt:
             self._forget_session()
             self._release()
             self._attempts.doubts.add(pool)
-            self._checkups.add(self._view, pool, connection, self._end_broken)
+            self._checkups.add(self._call.server, pool, connection, self._end_broken)
         else:
             self._context.run(self._land, self._conclude(error))
 
@@ -195,9 +188,9 @@ class LoopAttempt:
             _let_through(exc)
 
     def _send(self, held_connection: LoopConnection) -> None:
-        call, attempts, view = self._call, self._attempts, self._view
+        call, attempts, view = self._call, self._attempts, self._call.server
         connection = held_connection.connection
-        attempts.prepare(call, view)
+        attempts.prepare(call)
         held = call.lease.carry()
         self._session = session = cast(LoopSession, held)
         body = attempts.body(call, held)
@@ -255,14 +248,14 @@ class LoopAttempt:
     def _tell_driver(self, error: PyMongoError, used: LoopConnection) -> None:
         if isinstance(error, ConnectionFailure):
             self._forget_session()
-        self._attempts.learn_of(error, self._view, used.connection)
+        self._attempts.learn_of(error, self._call.server, used.connection)
 
     def _end_broken(self, *, is_server_well: bool) -> None:
         broken, self._broken = self._broken, None
         if broken is not None:
             error, connection = broken
             if not is_server_well:
-                self._survive(self._attempts.learn_of, error, self._view, connection)
+                self._survive(self._attempts.learn_of, error, self._call.server, connection)
             if not self._is_late:
                 self._land_broken(error, is_server_well=is_server_well)
 

@@ -63,9 +63,9 @@ class ThreadAttempt(Job):
     def _make(self, watch: Stopwatch) -> AttemptResult:
         call, attempts = self._call, self._attempts
         try:
-            server = attempts.choose(call)
-            attempts.prepare(call, server)
-            reply = self._send(server)
+            server = attempts.driver_server(call)
+            attempts.prepare(call)
+            reply = self._send(call.server, server)
         except _AbandonedError as exc:
             return attempts.failed(call, watch, exc.error)
         except _BrokenError as exc:
@@ -77,11 +77,10 @@ class ThreadAttempt(Job):
             return attempts.failed(call, watch, exc)
         return attempts.replied(call, watch, reply)
 
-    def _send(self, view: ServerView) -> dict[str, Any]:
+    def _send(self, view: ServerView, server: Any) -> dict[str, Any]:
         # What PyMongo's own write path does once a server is selected, less its retry loop: its
         # public `Database.command` retries by itself and can't be told which server to use.
         call, attempts = self._call, self._attempts
-        server = attempts.driver_server(view)
         held = call.lease.carry()
         try:
             session = held.open(has_sessions=view.has_sessions)

@@ -37,9 +37,7 @@ class Opening(Job):
         watch = Stopwatch()
         call, attempts = self._call, self._attempts
         try:
-            view = attempts.choose(call)
-            server = attempts.driver_server(view)
-            attempts.address(call, view)
+            server = attempts.driver_server(call)
             call.is_waiting = True  # it may hang there, and the server be deposed meanwhile
             checkout = attempts.delegate._checkout(server, None)
             with time_limit(call.deadline, server), checkout:

@@ -89,7 +89,7 @@ class SharedInsert:
     def waiting(self) -> int:
         """How many inserts are in it, unless an attempt is in the air."""
         execution = self.write.execution
-        return len(self) if execution is not None and execution.flight is None else 0
+        return len(self) if execution is not None and execution.pending is None else 0
 
     def outlives(self, insert: CoalescedInsert) -> bool:
         """Tell whether the deadline of an insert comes before that of the whole."""

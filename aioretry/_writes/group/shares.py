@@ -167,7 +167,7 @@ class Shares:
             for attempt in whole.history()
             if not self._is_silent(attempt, index)
         ]
-        return replace(whole, command=command, attempts=attempts, retries=None, flight=None)
+        return replace(whole, command=command, attempts=attempts, retries=None, pending=None)
 
     def _vagueness(self, reply: Mapping[str, Any]) -> OperationFailure | None:
         error = next((error for error, known in self._answers.items() if known is reply), None)

@@ -20,9 +20,7 @@ from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
-    Ineligible,
     NoServer,
-    Numbering,
     Policy,
     ServerKind,
     ServerView,
@@ -117,31 +115,28 @@ class Driver:
 
     def fly(self, call, step):
         """Play an attempt."""
-        chosen = call.choose(self.topology)
-        if step is NoServer or chosen is None:
+        chosen = call.server
+        if step is NoServer:
             return NoServer()
-        numbered = call.numbering is not Numbering.NEVER and chosen.can_retry_writes
-        if call.numbering is Numbering.REQUIRED and not chosen.can_retry_writes:
-            return Ineligible()
         session = call.lease.carry()
-        if numbered:
+        if call.numbered:
             call.taken = call.number.take(session)
         call.token.begin_sending()
         call.lease.drop()
         error = step if isinstance(step, Exception) else None
         record = Attempt(chosen.address, 0.0, 0.0, True, error, None if error else step)
-        return result_of(record, chosen, numbered)
+        return result_of(record, chosen, call.numbered)
 
 
 @pytest.fixture(autouse=True)
 def _no_slots(monkeypatch):
     """Let the scripted driver keep the number that an attempt took on its call."""
-    from aioretry._retry import command_execution
+    from aioretry._retry import attempt
 
-    class OpenCall(command_execution.AttemptCall):
+    class OpenCall(attempt.AttemptCall):
         pass
 
-    monkeypatch.setattr(command_execution, "AttemptCall", OpenCall)
+    monkeypatch.setattr(attempt, "AttemptCall", OpenCall)
 
 
 def coordinator_of(driver, *, events=None, sst=0.05, **policy):
@@ -187,7 +182,7 @@ async def test_retry_uses_the_same_number():
     driver = Driver(AutoReconnect("lost"), OK)
     await begin(driver)
     assert [1, 1] == [call.taken for call in driver.calls]
-    assert [Numbering.IF_SUPPORTED, Numbering.REQUIRED] == [c.numbering for c in driver.calls]
+    assert [True, True] == [c.numbered for c in driver.calls]
     assert ["pooled"] == driver.sessions
 
 
@@ -495,7 +490,7 @@ class TestCancelling:
 
 
 class TestDeposed:
-    """The race itself is tested in test_racing.py."""
+    """What is given up, and when, is tested in test_pending.py."""
 
     async def send(self, driver, at):
         """Let the attempt that is held reach its server, and depose that."""
@@ -504,7 +499,7 @@ class TestDeposed:
         ((call, deliver),) = driver.held
         driver.held.clear()
         call.server = driver.topology.writable[at]
-        call.numbered, call.is_waiting = True, True
+        call.is_waiting = True
         call.taken = call.number.take(call.lease.carry())
         assert call.token.begin_sending()
         driver.set_servers(server(B if at == A else A))

@@ -85,14 +85,13 @@ class Driver:
 
     def attempt(self, loop, call, deliver):
         self.before()
-        call.server = call.choose(self.view())
         self.deadlines.append(call.deadline)
         self.numbers.append(call.number.take(call.lease.carry()))
         call.token.begin_sending()
         call.lease.drop()
         answer = self.answer
         error = answer if isinstance(answer, Exception) else None
-        record = Attempt(call.address, 0.0, 0.0, True, error, None if error else answer)
+        record = Attempt(call.server.address, 0.0, 0.0, True, error, None if error else answer)
         loop.call_soon(deliver, result_of(record, call.server, numbered=True))
 
 

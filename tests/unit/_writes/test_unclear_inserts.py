@@ -15,8 +15,8 @@ from aioretry._commands.command import CommandLimits
 from aioretry._commands.encoded import EncodedDocuments, section
 from aioretry._commands.replies import tells_each
 from aioretry._commands.single import Target
-from aioretry._drivers.port import Numbering, ServerKind, ServerView
-from aioretry._retry.command_execution import Execution
+from aioretry._drivers.port import ServerKind, ServerView
+from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.unclear_inserts import Inquiry, doubt_vague_replies, unknown_from, vagueness
 

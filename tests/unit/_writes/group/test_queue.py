@@ -34,7 +34,7 @@ from aioretry import (
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.replies import alone
 from aioretry._commands.single import Target
-from aioretry._drivers.port import Numbering, Policy, ServerKind, ServerView, TopologyView
+from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.group.command import latest
@@ -100,7 +100,7 @@ class Flying:
             call.command.prepare(LIMITS, None)
         call.server = self.driver.server
         session = call.lease.carry()
-        if call.numbering is not Numbering.NEVER:
+        if call.numbered:
             self.number = call.number.take(session)
         call.token.begin_sending()
         return self
@@ -449,7 +449,7 @@ class TestEnds:
         first.fail(AutoReconnect("lost"))
         second = (await launched(driver, 2)).prepare()
         assert (first.ids, first.number) == (second.ids, second.number) == ([0, 1, 2], 1)
-        assert Numbering.REQUIRED is second.call.numbering
+        assert second.call.numbered
         second.reply()
         ended = await all_of(inserts)
         assert [0, 2] == [ended[0].inserted_id, ended[2].inserted_id]

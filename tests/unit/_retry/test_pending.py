@@ -1,5 +1,6 @@
-"""Attempts raced against the topology, over a scripted driver and a clock of the test's own."""
+"""Attempts under way, over a scripted driver and a clock of the test's own."""
 
+import contextvars
 from dataclasses import replace
 
 import pytest
@@ -11,17 +12,20 @@ from aioretry import Attempt
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
+    Expired,
     Failed,
+    Ineligible,
     NoServer,
-    Numbering,
     Replied,
     ServerKind,
     ServerView,
     TopologyView,
+    Unprepared,
 )
-from aioretry._retry.command_execution import Execution, Flight
+from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.command_execution import Execution, Numbering
+from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import SessionLease
-from aioretry._retry.stale_primary import Race
 from aioretry.deadlines import Deadline
 from tests.unit.results import result_of
 
@@ -66,6 +70,9 @@ class Loop:
         self.timers.append(timer)
         return timer
 
+    def call_soon(self, callback, *args):
+        self.call_later(0, callback, *args)
+
     def pass_by(self, seconds):
         """Let time pass, and call what is due in it."""
         end = self.now + seconds
@@ -99,6 +106,10 @@ class Driver:
 
     def attempt(self, loop, call, deliver):
         self.calls.append((call, deliver))
+        self.sent()
+
+    def sent(self):
+        pass
 
     def time_out(self, call):
         return False  # the attempt ends by itself
@@ -111,30 +122,42 @@ class Driver:
 
 
 class Sky:
-    """A race, and the attempts in it."""
+    """The attempts under way, and what they end with."""
 
-    def __init__(self, *servers):
+    def __init__(self, *servers, size=100):
         self.loop = Loop()
         self.driver = Driver(*servers)
-        self.race = Race(self.driver, self.loop)
+        self.pending = PendingAttempts(self.driver, self.loop, size)
         self.results = []
+        self.numbering = Numbering.IF_SUPPORTED
+        self.told = lambda: None
 
-    def launch(self, at=A, *, sent=True, numbered=True, deadline=None):
-        """Begin an attempt, and let it choose a server, if it is to get so far, and send."""
+    def _deliver(self, result):
+        self.results.append(result)
+        self.told()
+
+    def begin(self, deadline=None):
+        """Begin an attempt, or have it wait."""
         lease = SessionLease(lambda: None)
         command = insert_one(TARGET, {"_id": 7}, None, None)
-        self.execution = Execution(command, lease, deadline, Numbering.IF_SUPPORTED)
-        flight = Flight(
-            self.driver, self.loop, self.execution, self.results.append, self.race.remove
+        self.execution = Execution(command, lease, deadline, self.numbering)
+        attempt = PendingAttempt(
+            self.driver, self.loop, self.execution, self._deliver, self.pending.remove
         )
-        self.race.add(flight)
+        self.pending.add(attempt)
+        attempt.begin()
+        return attempt
+
+    def launch(self, at=A, *, sent=True, numbered=True, deadline=None):
+        """Begin an attempt, and let it wait for its server, if it is to get so far, and send."""
+        attempt = self.begin(deadline)
         call, self.land = self.driver.calls[-1]
         if at is not None:
             call.server = self.driver.topology.writable[at]
-            call.numbered, call.is_waiting = numbered, True
+            call.takes_id, call.is_waiting = numbered, True
         if sent:
             assert call.token.begin_sending()
-        return flight
+        return attempt
 
     def seconds_until_the_end(self, most=60.0):
         """Let time pass until an attempt ends, and return how much."""
@@ -147,7 +170,7 @@ class Sky:
 
 def applied(call):
     """What a server's late answer makes of an attempt."""
-    record = Attempt(call.address, 0.0, 0.0, True, None, {"ok": 1, "n": 1})
+    record = Attempt(call.server.address, 0.0, 0.0, True, None, {"ok": 1, "n": 1})
     return result_of(record, call.server, True)
 
 
@@ -225,7 +248,7 @@ class TestGivenUp:
         assert not sky.driver.calls[0][0].token.begin_sending()
 
     def test_with_no_server_yet(self):
-        """What waits for a thread chooses its server later."""
+        """What waits for a thread does not wait for its server yet."""
         sky = Sky(server(A))
         sky.launch(at=None, sent=False)
         sky.driver.know(server(B))
@@ -254,7 +277,7 @@ class TestGivenUp:
         sky.driver.know(server(B))
         sky.loop.pass_by(LOOK_EVERY * 1.1)
         call = sky.driver.calls[0][0]
-        call.server, call.numbered, call.is_waiting = old, True, True
+        call.server, call.takes_id, call.is_waiting = old, True, True
         assert call.token.begin_sending()
         sky.seconds_until_the_end(1)
 
@@ -270,6 +293,113 @@ class TestGivenUp:
         assert [] == sky.results
         sky.driver.know()
         assert sky.seconds_until_the_end() >= 1.0
+
+
+class TestSlots:
+    """So many are under way at once."""
+
+    def test_others_wait(self):
+        """They are sent in their order, one for each that lands, to a server that is there then."""
+        sky = Sky(server(A), size=2)
+        for _ in range(4):
+            sky.begin()
+        assert (2, 2) == (len(sky.driver.calls), sky.pending.waiting)
+        sky.driver.know(server(B))
+        call, land = sky.driver.calls[0]
+        land(applied(call))
+        assert (3, 1) == (len(sky.driver.calls), sky.pending.waiting)
+        assert B == sky.driver.calls[2][0].server.address
+        for call, land in sky.driver.calls[1:]:
+            land(applied(call))
+        call, land = sky.driver.calls[3]
+        land(applied(call))
+        assert [Replied] * 4 == [type(result) for result in sky.results]
+        sky.loop.pass_by(1)
+        assert [] == sky.loop.timers
+
+    def test_the_one_that_has_landed_is_told_first(self):
+        """What it gives back is there for the next one."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        sky.begin()
+        calls_at_the_end = []
+        sky.told = lambda: calls_at_the_end.append(len(sky.driver.calls))
+        call, land = sky.driver.calls[0]
+        land(applied(call))
+        assert ([1], 2) == (calls_at_the_end, len(sky.driver.calls))
+
+    def test_cancelled_while_it_waits(self):
+        """It is never sent, and takes nobody's place."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        sky.begin().abandon(KeyError())
+        sky.begin()
+        call, land = sky.driver.calls[0]
+        land(applied(call))
+        assert (2, 0) == (len(sky.driver.calls), sky.pending.waiting)
+
+    def test_its_deadline_while_it_waits(self):
+        """It ends by its deadline, unsent."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        sky.begin(Deadline.after(0))
+        sky.loop.pass_by(1)
+        assert [Expired()] == sky.results
+        assert [] == sky.execution.attempts
+
+    def test_no_server_any_more(self):
+        """Each that waited ends as if no server had been there, in turns of the loop."""
+        sky = Sky(server(A), size=1)
+        for _ in range(3):
+            sky.begin()
+        sky.driver.know()
+        call, land = sky.driver.calls[0]
+        land(applied(call))
+        sky.loop.pass_by(0.01)
+        assert [Replied, NoServer, NoServer] == [type(result) for result in sky.results]
+        assert (1, 0) == (len(sky.driver.calls), sky.pending.waiting)
+
+    @pytest.mark.parametrize(
+        ("error", "result"), [(InvalidOperation(), NoServer), (ZeroDivisionError(), Unprepared)]
+    )
+    def test_a_view_that_raises(self, error, result):
+        """A closed client's, or the user's server selector's."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        sky.begin()
+        sky.driver.error = error
+        call, land = sky.driver.calls[0]
+        land(applied(call))
+        sky.loop.pass_by(0.01)
+        assert [Replied, result] == [type(each) for each in sky.results]
+
+    def test_a_retry_at_a_server_that_knows_no_ids(self):
+        """It is not sent."""
+        sky = Sky(replace(server(A), kind=ServerKind.STANDALONE))
+        sky.numbering = Numbering.REQUIRED
+        sky.begin()
+        sky.loop.pass_by(0.01)
+        assert ([Ineligible()], []) == (sky.results, sky.driver.calls)
+
+    def test_closed_while_it_waits(self):
+        """It ends now."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        sky.begin()
+        sky.pending.close(2.0)
+        assert [InvalidOperation] * 2 == [type(each.record.error) for each in sky.results]
+
+    def test_its_context(self):
+        """What waited is sent in the context of its own caller."""
+        name = contextvars.ContextVar("name")
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        contextvars.Context().run(lambda: (name.set("second"), sky.begin()))
+        sent_in = []
+        sky.driver.sent = lambda: sent_in.append(name.get(None))
+        call, land = sky.driver.calls[0]
+        land(applied(call))
+        assert ["second"] == sent_in
 
 
 class TestBound:
@@ -324,7 +454,7 @@ class TestAfterwards:
             looks = sky.driver.views
             sky.loop.pass_by(60)
             assert looks == sky.driver.views
-        assert "flights=0 doubted=0" in repr(sky.race)
+        assert "under_way=0 waiting=0 doubted=0" in repr(sky.pending)
 
     def test_a_selector_that_raises(self):
         """What the user's server selector raises ends neither the looking nor an attempt."""
@@ -355,9 +485,9 @@ class TestCancelled:
     def test_frees_its_thread(self):
         """An attempt that was cancelled at a server that is deposed holds no thread either."""
         sky = Sky(server(A))
-        flight = sky.launch()
+        attempt = sky.launch()
         call = sky.driver.calls[0][0]
-        flight.abandon(KeyError())
+        attempt.abandon(KeyError())
         sky.loop.pass_by(10)
         assert [] == sky.driver.abandoned
         sky.driver.know(server(B))
@@ -370,8 +500,8 @@ class TestCancelled:
     def test_is_looked_after_until_it_lands(self):
         """When its thread is done nobody looks any more."""
         sky = Sky(server(A))
-        flight = sky.launch()
-        flight.abandon(KeyError())
+        attempt = sky.launch()
+        attempt.abandon(KeyError())
         sky.land(applied(sky.driver.calls[0][0]))
         sky.driver.know(server(B))
         sky.loop.pass_by(1)
@@ -385,7 +515,7 @@ class TestClosing:
         sky.launch()
         sky.launch(sent=False)
         sky.driver.error = InvalidOperation()  # as every look at a closed client
-        sky.race.close(2.0)
+        sky.pending.close(2.0)
         assert [False] == [result.record.sent for result in sky.results]
         sky.loop.pass_by(1.9)
         assert 1 == len(sky.results)
@@ -400,7 +530,7 @@ class TestClosing:
         """The patience of closing makes no write longer than its caller allowed."""
         sky = Sky(server(A))
         sky.launch(deadline=Deadline.after(0))
-        sky.race.close(2.0)
+        sky.pending.close(2.0)
         sky.loop.pass_by(0.5)
         assert [InvalidOperation] == [type(result.record.error) for result in sky.results]
 
@@ -408,7 +538,7 @@ class TestClosing:
         """What was sent before the client was closed may be answered."""
         sky = Sky(server(A))
         sky.launch()
-        sky.race.close(2.0)
+        sky.pending.close(2.0)
         sky.land(applied(sky.driver.calls[0][0]))
         sky.loop.pass_by(10)
         assert [Replied] == [type(result) for result in sky.results]
@@ -416,9 +546,9 @@ class TestClosing:
     def test_a_cancelled_one_frees_its_thread(self):
         """Its thread ends, too, if the server has not answered meanwhile."""
         sky = Sky(server(A))
-        flight = sky.launch()
-        flight.abandon(KeyError())
-        sky.race.close(2.0)
+        attempt = sky.launch()
+        attempt.abandon(KeyError())
+        sky.pending.close(2.0)
         sky.loop.pass_by(3)
         assert ([], 1) == (sky.results, len(sky.driver.abandoned))
         assert [] == sky.loop.timers

@@ -1,0 +1,278 @@
+"""One attempt of a command, as the event loop sees it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pymongo.errors import AutoReconnect, InvalidOperation
+
+from aioretry._drivers.port import (
+    AttemptCall,
+    AttemptResult,
+    Driver,
+    Expired,
+    Failed,
+    Ineligible,
+    NoServer,
+    Replied,
+    ServerView,
+    Token,
+    record_of,
+)
+from aioretry._retry.command_execution import Execution, Numbering
+from aioretry._retry.server_selection import choose
+from aioretry.errors import Attempt
+from aioretry.events import name_of
+
+# How long an attempt that is sending may outlive its deadline before it is left behind. The driver
+# ends it itself as a rule, with an error that says more.
+_GRACE = 0.25
+
+
+class PendingAttempt:
+    """One attempt, which ends once: with what the driver says, by its deadline, or abandoned.
+
+    Its record becomes part of the execution's history.
+
+    Args:
+        driver: Makes the attempt.
+        loop: Where ``deliver`` is called, unless it is abandoned first.
+        execution: What is sent.
+        deliver: Gets the result.
+        forget: Called when it ends.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        loop: asyncio.AbstractEventLoop,
+        execution: Execution,
+        deliver: Callable[[AttemptResult], None],
+        forget: "Callable[[PendingAttempt], None]",
+    ) -> None:
+        self._driver = driver
+        self._loop = loop
+        self._execution = execution
+        self._deliver: Callable[[AttemptResult], None] | None = deliver
+        self._forget = forget
+        self._token = Token()
+        self._call: AttemptCall | None = None
+        self._noted: Attempt | None = None
+        self._created = time.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody waits for its result any more."""
+        return self._deliver is None
+
+    def begin(self) -> None:
+        """Count as the command's attempt from now on, until its deadline."""
+        execution = self._execution
+        execution.pending = self
+        if execution.deadline is not None and execution.deadline.is_limited:
+            self._timer = self._loop.call_later(execution.deadline.remaining(), self._expire)
+
+    def start(self) -> None:
+        """Choose a server, and have the driver send it the command.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        execution = self._execution
+        if execution.began is None:
+            execution.began, execution.began_at = self._loop.time(), time.time()
+        server = choose(self._driver.view(), execution.deprioritized)
+        if server is None:
+            self.land_soon(NoServer())
+        elif execution.numbering is Numbering.REQUIRED and not server.can_retry_writes:
+            self.land_soon(Ineligible())
+        else:
+            self._call = AttemptCall(
+                execution.command,
+                execution.lease,
+                execution.number,
+                server,
+                takes_id=execution.numbering is not Numbering.NEVER and server.can_retry_writes,
+                deadline=execution.deadline,
+                token=self._token,
+            )
+            self._driver.attempt(self._loop, self._call, self._land)
+
+    def land_soon(self, result: AttemptResult) -> None:
+        """End it in a later turn of the event loop."""
+        self._loop.call_soon(self._land, result)
+
+    @property
+    def server(self) -> ServerView | None:
+        """The server that it waits for, or None."""
+        call = self._call
+        return None if call is None or not call.is_waiting else call.server
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the command carries a transaction id, so that it may be sent again."""
+        return self._call is not None and self._call.numbered
+
+    def so_far(self) -> Attempt:
+        """Return the record of it as if it ended now, without an answer."""
+        return self._record(sent=self._token.is_sending, error=None)
+
+    def abandon(self, reason: BaseException) -> None:
+        """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
+
+        It is forgotten when it lands: its thread has to be freed if the server is deposed, and it
+        ends by its deadline as it would have.
+        """
+        if self._deliver is not None:
+            record = self._note(sent=not self._token.revoke(), error=reason)
+            self._fall_silent()
+            self._tell(record)
+
+    def lose_server(self) -> None:
+        """End the attempt because its server takes no more writes, if it need not be waited for."""
+        call = self._call
+        if call is None or self._deliver is None:
+            self._free_thread()
+            return
+        is_sent = not self._token.revoke()
+        if not self._driver.abandon(call) and is_sent:
+            return
+        server = name_of(call.server.address)
+        error = AutoReconnect(f"{server}: the server stopped taking writes before it answered")
+        record = self._record(sent=is_sent, error=error)
+        if is_sent:
+            self._finish(Failed(record, error, call.server, call.numbered))
+        else:
+            self._finish(NoServer(record))
+
+    def close(self, patience: float) -> None:
+        """End the attempt because the client is closed: now if it is not sent, or after a while.
+
+        Args:
+            patience: How long an attempt that was sent may go on, in seconds.
+        """
+        if self._token.revoke():
+            self._give_up_closed(sent=False)
+        else:
+            self._cancel_timer()
+            patience = min(patience, self._execution.time_left() + _GRACE)
+            self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
+
+    def _land(self, result: AttemptResult) -> None:
+        if self._deliver is None:
+            try:
+                self._note_late(result)
+            finally:
+                self._cancel_timer()
+                self._forget(self)
+        else:
+            self._finish(self._with_error_of_reply(result))
+
+    def _finish(self, result: AttemptResult) -> None:
+        deliver = self._deliver
+        if deliver is not None:
+            record = record_of(result)
+            if record is not None:
+                self._execution.attempts.append(record)
+            self._fall_silent()
+            self._cancel_timer()
+            try:
+                if record is not None:
+                    self._tell(record)
+            finally:
+                self._hand_over(deliver, result)
+
+    def _hand_over(self, deliver: Callable[[AttemptResult], None], result: AttemptResult) -> None:
+        try:
+            deliver(result)
+        finally:  # not before: the next attempt finds the session that is given back
+            self._forget(self)
+
+    def _free_thread(self) -> None:
+        if self._call is not None and self._driver.abandon(self._call):
+            self._cancel_timer()
+            self._forget(self)
+
+    def _fall_silent(self) -> None:
+        self._deliver = None
+        self._execution.pending = None
+        if self._call is not None:
+            self._execution.server = self._call.server
+
+    def _expire(self) -> None:
+        if self._token.revoke():
+            self._finish(Expired())
+        elif self._call is None or not self._driver.time_out(self._call):
+            self._timer = self._loop.call_later(_GRACE, self._leave_behind)
+
+    def _leave_behind(self) -> None:
+        if self._deliver is not None:
+            self._abandon_call()
+            self._tell(self._note(sent=True))
+            self._finish(Expired())
+
+    def _abandon_call(self) -> None:
+        if self._call is not None:
+            self._driver.abandon(self._call)
+
+    def _give_up_closed(self, *, sent: bool) -> None:
+        if self._deliver is None:
+            self._free_thread()
+        else:
+            self._abandon_call()
+            error = InvalidOperation("the client was closed before the server answered")
+            record = self._record(sent=sent, error=error)
+            self._finish(Failed(record, error))
+
+    def _note(self, *, sent: bool, error: BaseException | None = None) -> Attempt:
+        self._noted = record = self._record(sent=sent, error=error)
+        self._execution.attempts.append(record)
+        return record
+
+    def _tell(self, record: Attempt) -> None:
+        # When the attempt has ended, because a hook may do as it likes.
+        watch = self._execution.watch
+        if watch is not None:
+            watch.end_attempt(record, len(self._execution.attempts))
+
+    def _note_late(self, result: AttemptResult) -> None:
+        # An answer that nobody waits for any more still tells how the write ended.
+        noted, record = self._noted, record_of(self._with_error_of_reply(result))
+        if noted is not None and noted.sent and record is not None:
+            attempts = self._execution.attempts
+            attempts[attempts.index(noted)] = record
+            self._execution.settle()
+
+    def _record(self, *, sent: bool, error: BaseException | None) -> Attempt:
+        address = None if self._call is None else self._call.server.address
+        duration = time.time() - self._created
+        return Attempt(address, self._created, duration, sent, error)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _with_error_of_reply(self, result: AttemptResult) -> AttemptResult:
+        if not isinstance(result, Replied):
+            return result
+        try:
+            error = self._error_in(result.reply)
+            if error is None:
+                return result
+        except Exception as exc:  # noqa: BLE001 - the answer makes no sense, but it came
+            error = exc
+        record = replace(result.record, error=error, reply=None)
+        return Failed(record, error, result.server, result.numbered)
+
+    def _error_in(self, reply: Mapping[str, Any]) -> Exception | None:
+        error = self._execution.command.error_in(reply)
+        if error is not None:
+            for label in reply.get("errorLabels", ()):
+                # Labels are the whole reply's, also where a write error stands in it (MongoDB 4.4
+                # answers so to a write that meets a step-down).
+                self._driver.add_label(error, label)
+        return error

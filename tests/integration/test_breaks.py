@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 
 import pytest
 
@@ -169,4 +170,6 @@ class TestLog:
                 await asyncio.gather(*(update(things, number) for number in range(20)))
         (line,) = [r.getMessage() for r in caplog.records if r.name == "aioretry"]
         assert line.startswith("retrying 20 writes after failures on 127.0.0.1:")
-        assert line.endswith(f"(AutoReconnect: 20), first update_one on {things.full_name}")
+        told = re.search(r"\(AutoReconnect: (\d+)\), first update_one on (\S+)$", line)
+        assert 20 <= int(told[1]) < 40  # a machine that is busy may cost a retry its connection
+        assert things.full_name == told[2]

@@ -27,7 +27,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
 
     def run(source: str) -> pytest.RunResult:
         pytester.makepyfile(source)
-        return pytester.runpytest_subprocess("-rA", "-p", "no:cacheprovider", timeout=180)
+        # One that hangs is to say where, before this test's own time is over.
+        options = ("-rA", "-p", "no:cacheprovider", "--timeout=90")
+        return pytester.runpytest_subprocess(*options, timeout=180)
 
     return run
 

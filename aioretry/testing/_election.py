@@ -13,6 +13,7 @@ from aioretry.testing._server import PAUSE, START_TIMEOUT, MemberState, Server
 _HELLO: Final = {"isMaster": 1}  # every server version knows this name
 _TIMEOUT: Final = 10.0
 _NOBODY_CAUGHT_UP: Final = 262  # ExceededTimeLimit
+_NOTE_TIMEOUT: Final = 50  # milliseconds
 _CATCH_UP: Final = 2  # seconds that a primary may wait for its secondaries before it steps down
 
 
@@ -39,8 +40,29 @@ def initiate(servers: Sequence[Server], set_name: str, settings: Mapping[str, in
         _check(deadline, servers[0], "did not become a primary")
         servers[0].ask({"replSetStepUp": 1})  # without it, it waits for an election timeout
         time.sleep(PAUSE)
+    if len(servers) > 1:
+        _let_oplogs_meet(servers, deadline)
     for server in servers:
         wait_until_ready(server, deadline)
+
+
+def _let_oplogs_meet(servers: Sequence[Server], deadline: float) -> None:
+    """Have the primary write notes into its oplog until every member has one of them.
+
+    The oplog of each other one begins where its initial sync ended. If the primary is lost before
+    they have gone on from there, who lags by an entry finds the oplog of its successor to begin too
+    late, and takes no part for a minute. Without the notes, a member that has all there is would
+    also wait for a second before it looks again.
+    """
+    everywhere = {"w": len(servers), "wtimeout": _NOTE_TIMEOUT}
+    note = {"appendOplogNote": 1, "data": {"of": "aioretry"}, "writeConcern": everywhere}
+    while True:
+        primary = find_primary(servers)
+        reply = None if primary is None else primary.ask(note)
+        if reply is not None and "writeConcernError" not in reply:
+            return
+        _check(deadline, servers[0], "got no entry of an oplog to all members")
+        time.sleep(PAUSE)
 
 
 def wait_until_ready(server: Server, deadline: float) -> None:

@@ -32,16 +32,21 @@ def transact(request):
 
 @pytest.fixture
 async def is_over(plain):
-    """Wait until the servers have no transaction in progress."""
+    """Wait until the servers have no transaction in progress that they had not before the test."""
+
+    def in_progress():
+        look = [
+            {"$currentOp": {"allUsers": True, "idleSessions": True}},
+            {"$match": {"transaction.parameters.autocommit": False}},
+        ]
+        return {found["lsid"]["id"] for found in plain.admin.aggregate(look)}
 
     async def is_over():
-        def count():
-            return plain.admin.command("serverStatus")["transactions"]["currentOpen"]
-
         async with asyncio.timeout(20.0):
-            while await asyncio.to_thread(count):
+            while await asyncio.to_thread(in_progress) - others:
                 await asyncio.sleep(0.01)
 
+    others = await asyncio.to_thread(in_progress)
     return is_over
 
 

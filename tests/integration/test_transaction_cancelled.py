@@ -9,6 +9,7 @@ import anyio.to_thread
 import pymongo
 import pytest
 from bson.errors import InvalidDocument
+from pymongo.read_concern import ReadConcern
 
 from aioretry import RetryClient, deadline, run_transaction
 from aioretry._drivers.motor import aborting
@@ -34,12 +35,14 @@ def transact(request):
 async def is_over(plain):
     """Wait until the servers have no transaction in progress that they had not before the test."""
 
+    admin = plain.get_database("admin", read_concern=ReadConcern("local"))
+
     def in_progress():
         look = [
             {"$currentOp": {"allUsers": True, "idleSessions": True}},
             {"$match": {"transaction.parameters.autocommit": False}},
         ]
-        return {found["lsid"]["id"] for found in plain.admin.aggregate(look)}
+        return {found["lsid"]["id"] for found in admin.aggregate(look)}
 
     async def is_over():
         async with asyncio.timeout(20.0):

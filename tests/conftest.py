@@ -7,13 +7,14 @@ import asyncio
 import gc
 import os
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pymongo import MongoClient
+from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry import RetryClient, RetryMotorCollection
@@ -118,6 +119,22 @@ def plain(servers_of_test: ReplicaSet) -> Iterator[MongoClient]:
     """PyMongo's own client of the same set, to look at what was written."""
     with MongoClient(servers_of_test.uri, readConcernLevel="majority") as client:
         yield client
+
+
+@pytest.fixture
+def open_transactions(plain: MongoClient) -> Callable[[], set[bytes]]:
+    """The sessions that have a transaction in progress, and had none before the test."""
+    admin = plain.get_database("admin", read_concern=ReadConcern("local"))
+    look = [
+        {"$currentOp": {"allUsers": True, "idleSessions": True}},
+        {"$match": {"transaction.parameters.autocommit": False}},
+    ]
+
+    def now() -> set[bytes]:
+        return {found["lsid"]["id"] for found in admin.aggregate(look)}
+
+    others = now()
+    return lambda: now() - others
 
 
 @pytest.fixture

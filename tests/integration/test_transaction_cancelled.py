@@ -9,7 +9,6 @@ import anyio.to_thread
 import pymongo
 import pytest
 from bson.errors import InvalidDocument
-from pymongo.read_concern import ReadConcern
 
 from aioretry import RetryClient, deadline, run_transaction
 from aioretry._drivers.motor import aborting
@@ -32,24 +31,14 @@ def transact(request):
 
 
 @pytest.fixture
-async def is_over(plain):
-    """Wait until the servers have no transaction in progress that they had not before the test."""
-
-    admin = plain.get_database("admin", read_concern=ReadConcern("local"))
-
-    def in_progress():
-        look = [
-            {"$currentOp": {"allUsers": True, "idleSessions": True}},
-            {"$match": {"transaction.parameters.autocommit": False}},
-        ]
-        return {found["lsid"]["id"] for found in admin.aggregate(look)}
+def is_over(open_transactions):
+    """Wait until the servers have no transaction of the test in progress."""
 
     async def is_over():
         async with asyncio.timeout(20.0):
-            while await asyncio.to_thread(in_progress) - others:
+            while await asyncio.to_thread(open_transactions):
                 await asyncio.sleep(0.01)
 
-    others = await asyncio.to_thread(in_progress)
     return is_over
 
 

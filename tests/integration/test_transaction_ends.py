@@ -67,12 +67,12 @@ async def until_over(limit):
 
 
 @pytest.fixture
-def unlocked(stored, plain):
+def unlocked(stored, open_transactions):
     """Whether nobody holds the document any more: another client can write it at once."""
 
     def look():
         stored.update_one({"_id": 1}, {"$set": {"seen": True}})
-        return plain.admin.command("serverStatus")["transactions"]["currentOpen"] == 0
+        return not open_transactions()
 
     def is_unlocked():
         with pymongo.timeout(5.0):

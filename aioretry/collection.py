@@ -749,7 +749,7 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
             return queue
         if self._is_motors_bulk(None):
             return None
-        queues, target = coordinator.queues, self._target()
+        queues, target = coordinator.waits.queues, self._target()
         queue = next((each for each in queues if each.is_for(target, coalescing)), None)
         if queue is None:
             queue = InsertQueue(coordinator, target, self._write_path.lease, coalescing)
@@ -768,7 +768,7 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         lease = self._write_path.lease(session)
         deadline = self._write_path.deadline()
         target = self._target()
-        watch = coordinator.watch(operation, target)
+        watch = coordinator.watchers.watch(operation, target.namespace)
         return Write(coordinator, lambda: build(target, *args, **kwargs), lease, deadline, watch)
 
     def _submit_bulk(
@@ -783,7 +783,7 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         lease = self._write_path.lease(session)
         deadline = self._write_path.deadline()
         target = self._target()
-        watch = coordinator.watch(operation, target)
+        watch = coordinator.watchers.watch(operation, target.namespace)
         return BulkWrite(coordinator, lambda: plan(target, *args, **kwargs), lease, deadline, watch)
 
 

@@ -351,7 +351,7 @@ class Operation:
 
     async def _write(self, operation: str, build: Callable[[Target], Command[T]]) -> T:
         coordinator, lease, deadline = self._begin()
-        watch = coordinator.watch(operation, self._target)
+        watch = coordinator.watchers.watch(operation, self._target.namespace)
         if self._keyed is None:
             write = self._send(build, coordinator, lease, deadline, watch)
         else:
@@ -415,7 +415,7 @@ class Operation:
                 )
             )
         coordinator, lease, deadline = self._begin()
-        watch = coordinator.watch(operation, self._target)
+        watch = coordinator.watchers.watch(operation, self._target.namespace)
         write = self._send_bulk(plan, coordinator, lease, deadline, watch)
         return await (write if watch is None else _until_end(write, watch))
 

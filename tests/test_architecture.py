@@ -60,8 +60,8 @@ INSIDE = {
         {"losses", "server_selection", "sessions", "transactions", "verdict"},
         {"monitoring"},
         {"command_execution"},
-        {"attempt"},
-        {"pending"},
+        {"attempt", "surfacing"},
+        {"pending", "waiting"},
         {"loop"},
     ],
     "_writes": [

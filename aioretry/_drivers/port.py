@@ -120,6 +120,11 @@ class Failed:
     So it is as well if the time was over before it could answer.
     """
 
+    @property
+    def is_mongos(self) -> bool:
+        """Whether a router was asked."""
+        return self.server is not None and self.server.kind is ServerKind.MONGOS
+
 
 @dataclass(slots=True)
 class NoServer:
@@ -282,6 +287,9 @@ class AttemptCall:
     server: ServerView
     takes_id: bool
     """Whether it has a transaction id, unless it holds multi-document writes."""
+
+    options: Mapping[str, Any]
+    """What is sent beside the command's own fields."""
 
     deadline: Deadline | None
     token: Token = field(default_factory=Token)

@@ -97,6 +97,7 @@ class PendingAttempt:
                 execution.number,
                 server,
                 takes_id=execution.numbering is not Numbering.NEVER and server.can_retry_writes,
+                options=execution.options,
                 deadline=execution.deadline,
                 token=self._token,
             )

@@ -48,6 +48,9 @@ class Execution:
     lease: SessionLease
     deadline: Deadline | None
     numbering: Numbering
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What is sent beside the command's own fields: its write concern."""
+
     retries: RetryState | None = None
     """None as long as no attempt has failed."""
 

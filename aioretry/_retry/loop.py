@@ -1,21 +1,18 @@
-"""The one retry loop: select, attempt, judge, wait."""
+"""The one retry loop: select, attempt, judge, wait (retryable-writes, "Executing Retryable Write
+Commands")."""
 
 import asyncio
-import math
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, assert_never
-from weakref import WeakSet
 
 import anyio
-from pymongo.errors import InvalidOperation, PyMongoError, ServerSelectionTimeoutError
+from pymongo.errors import InvalidOperation, PyMongoError
 
 from aioretry._commands import single
 from aioretry._commands.command import Command
 from aioretry._commands.error_codes import RETRYABLE_WRITE
 from aioretry._drivers.port import (
-    Address,
     AttemptResult,
     Driver,
     Expired,
@@ -24,17 +21,15 @@ from aioretry._drivers.port import (
     NoServer,
     Policy,
     Replied,
-    ServerKind,
-    ServerView,
     Unprepared,
 )
 from aioretry._retry.attempt import PendingAttempt
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.losses import Losses
-from aioretry._retry.monitoring import OperationWatch, Watch
+from aioretry._retry.monitoring import Watch, Watchers
 from aioretry._retry.pending import PendingAttempts
-from aioretry._retry.server_selection import Selection
-from aioretry._retry.sessions import NO_LEASE, SessionLease
+from aioretry._retry.sessions import SessionLease
+from aioretry._retry.surfacing import forgotten, ineligible, too_late
 from aioretry._retry.verdict import (
     Failure,
     GiveUp,
@@ -44,9 +39,10 @@ from aioretry._retry.verdict import (
     may_be_retryable,
     needs_label,
 )
+from aioretry._retry.waiting import ServerWaits, turn_of
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, DeadlineExceeded, ResolveError, TooManyWaiting, links_of
-from aioretry.events import Hook, RetryScheduled, publish, wanting_every_event
+from aioretry.errors import links_of
+from aioretry.events import Hook, RetryScheduled, publish
 
 MOST_WAITING = 100_000
 MOST_UNDER_WAY = 100  # as many as PyMongo opens connections by default
@@ -84,38 +80,13 @@ class Coordinator:
     ) -> None:
         self.driver = driver
         self.loop = loop
+        self.policy = policy
         self.deadline = deadline
-        self._policy = policy
-        self._selection = Selection(driver, loop)
-        self._pending = PendingAttempts(driver, loop, most_under_way)
-        self._topology_text: tuple[object, str] = (None, "")
-        self._server_selection_timeout = server_selection_timeout
-        self._most_waiting = most_waiting
-        self._waiting = 0
-        self.queues: WeakSet[Any] = WeakSet()
-        """Where inserts wait that travel together, each with its number of those ``waiting``."""
-
+        self.waits = ServerWaits(driver, loop, server_selection_timeout, most_waiting)
+        self.pending = PendingAttempts(driver, loop, most_under_way)
+        self.watchers = Watchers(hooks)
         self._hooks = hooks
-        self._watchers = wanting_every_event(hooks)
         self._losses = Losses(loop)
-
-    def watch(
-        self, operation: str, target: "single.Target | Command[Any]"
-    ) -> OperationWatch | None:
-        """Tell whoever wants to know that an operation begins; return None if nobody does.
-
-        Args:
-            operation: Its name.
-            target: Where it goes.
-        """
-        if not self._watchers:
-            return None
-        return OperationWatch(self._watchers, operation, target.namespace)
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether anybody wants to know of operations."""
-        return bool(self._watchers)
 
     def execution(
         self,
@@ -125,80 +96,21 @@ class Coordinator:
         watch: Watch | None = None,
     ) -> Execution:
         """Return a new command on its way."""
-        command.body |= single.write_concern_of(
+        numbering = Numbering.IF_SUPPORTED if self.policy.retry_writes else Numbering.NEVER
+        concern = single.write_concern_of(
             command.write_concern, under_deadline=deadline is not None
         )
-        numbering = Numbering.IF_SUPPORTED if self._policy.retry_writes else Numbering.NEVER
-        return Execution(command, lease, deadline, numbering, watch=watch)
-
-    @property
-    def retries_writes(self) -> bool:
-        """Whether the client's options allow it."""
-        return self._policy.retry_writes
-
-    async def servers(
-        self, command: Command[Any], deadline: Deadline | None, watch: Watch | None = None
-    ) -> tuple[ServerView, ...]:
-        """Return the servers that a write may go to; wait until there is one.
-
-        Args:
-            command: What waits.
-            deadline: When the waiting ends, or None.
-            watch: Who is told how long it took.
-
-        Raises:
-            DeadlineExceeded: There was none in time.
-            ServerSelectionTimeoutError: The same, where there is no deadline.
-        """
-        waiting = Execution(command, NO_LEASE, deadline, Numbering.NEVER, watch=watch)
-        while True:
-            await self._find_server(waiting)
-            found = tuple(self.driver.view().writable.values())
-            if found:
-                return found
-
-    def can_launch(self, execution: Execution) -> bool:
-        """Tell whether an attempt can begin now, without waiting for anything.
-
-        Raises:
-            InvalidOperation: The client was closed.
-        """
-        if execution.deadline is not None and execution.deadline.is_over:
-            return False
-        return self._selection.has_server()
-
-    def make_room(self, execution: Execution | None = None) -> None:
-        """Let one more write wait for a server, if there is none.
-
-        Args:
-            execution: Its command; None if there is none yet.
-
-        Raises:
-            TooManyWaiting: There are too many already.
-            InvalidOperation: The client was closed.
-        """
-        if self._selection.has_server():
-            return
-        waiting = self._waiting + sum(queue.waiting for queue in self.queues)
-        if waiting >= self._most_waiting:
-            raise TooManyWaiting(
-                f"{self._most_waiting} writes wait for a server already; {_nothing_sent(execution)}"
-            )
+        return Execution(command, lease, deadline, numbering, concern, watch=watch)
 
     def launch(
         self, execution: Execution, deliver: Callable[[AttemptResult], None]
     ) -> PendingAttempt:
         """Begin an attempt, whose result is delivered in a later turn of the event loop."""
-        remove = self._pending.remove
+        remove = self.pending.remove
         attempt = PendingAttempt(self.driver, self.loop, execution, deliver, remove)
-        self._pending.add(attempt)
+        self.pending.add(attempt)
         attempt.begin()
         return attempt
-
-    @property
-    def attempts_waiting(self) -> int:
-        """How many attempts wait until fewer are under way."""
-        return self._pending.waiting
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed.
@@ -206,13 +118,13 @@ class Coordinator:
         Args:
             patience: How long a command that was sent may wait for its answer, in seconds.
         """
-        self._pending.close(patience)
+        self.pending.close(patience)
         self._losses.close()
 
     async def execute(
         self, execution: Execution, result: AttemptResult | None = None
     ) -> Mapping[str, Any]:
-        """Send a command until it is done (retryable-writes, "Executing Retryable Write Commands").
+        """Send a command until it is done, when its session is free for it.
 
         Args:
             execution: The command.
@@ -226,28 +138,8 @@ class Coordinator:
         """
         if execution.lease.turn is None:
             return await self.send(execution, result)
-        async with self.turn_of(execution):
+        async with turn_of(execution):
             return await self.send(execution, result)
-
-    @asynccontextmanager
-    async def turn_of(self, execution: Execution) -> AsyncIterator[None]:
-        """Keep other commands from a session that can have one at a time.
-
-        Raises:
-            DeadlineExceeded: The command's turn did not come in time.
-        """
-        turn = execution.lease.turn
-        if turn is None:
-            yield
-            return
-        with anyio.move_on_after(_finite(execution.time_left())) as limit:
-            await turn.acquire()
-        if limit.cancelled_caught:
-            raise self.too_late(execution)
-        try:
-            yield
-        finally:
-            turn.release()
 
     async def send(
         self, execution: Execution, result: AttemptResult | None = None
@@ -255,83 +147,32 @@ class Coordinator:
         """Send a command until it is done, as :meth:`execute` does, when it has its turn."""
         while True:
             if result is None:
-                await self._find_server(execution)
-                if execution.may_be_forgotten(self.loop.time()):
-                    raise execution.last_error() or ResolveError(
-                        "the write can't be resolved: no server was found before one may have "
-                        "forgotten it"
-                    )
+                # 1. Select: there has to be a server. 2. Attempt, at one that is chosen then.
+                await self.waits.find_server(execution)
                 result = await self._attempt(execution)
             match result:
                 case Replied():
                     return result.reply
                 case Failed():
-                    await self._prepare_retry(execution, result)
+                    # 3. Judge, with what the driver has learnt of the server. 4. Wait.
+                    lost = await self._lost(execution, result)
+                    verdict = self._judge(execution, result, lost=lost)
+                    await _pause(verdict.wait)
+                case NoServer():
+                    pass  # it was gone before anything was tried
                 case Ineligible():
-                    raise execution.last_error() or InvalidOperation(
-                        "the server that takes writes now knows no transaction ids"
-                    )
+                    raise ineligible(execution)
                 case Unprepared():
                     raise result.reason
                 case Expired():
-                    raise self.too_late(execution) from execution.last_error()
-                case NoServer():
-                    pass  # it was gone before anything was tried
+                    raise too_late(execution) from execution.last_error()
                 case _:
                     assert_never(result)
             result = None
 
-    async def _find_server(self, execution: Execution) -> None:
-        try:
-            if not self.can_launch(execution):
-                await self._wait_for_server(execution)
-        except InvalidOperation as exc:  # the client was closed
-            raise exc from execution.last_error()
-
-    async def _wait_for_server(self, execution: Execution) -> None:
-        count = 0 if execution.is_shared else 1  # each of those that share it was let by itself
-        if count and not any(attempt.sent for attempt in execution.attempts):
-            self.make_room(execution)  # what is in doubt waits in any case
-        seconds = min(self._server_selection_timeout, execution.time_left())
-        began = self.loop.time()
-        is_there = False
-        self._waiting += count
-        try:
-            while not is_there:
-                if execution.time_left() <= 0:
-                    raise self.too_late(execution) from execution.last_error()
-                if not await self._selection.wait_for_server(began + seconds):
-                    raise self._nobody_found(execution, seconds)
-                is_there = self.can_launch(execution)
-        finally:
-            self._waiting -= count
-            self._add_wait(execution, began)
-
-    def _add_wait(self, execution: Execution, began: float) -> None:
-        if execution.watch is not None:
-            execution.watch.add_wait(self.loop.time() - began)
-
-    def _nobody_found(self, execution: Execution, seconds: float) -> Exception:
-        error = execution.last_error()
-        if error is None:
-            error = ServerSelectionTimeoutError(
-                f"no server that takes writes was found within {seconds:.3g} s; "
-                f"{_nothing_sent(execution)}. Topology: {self._topology()}"
-            )
-        if execution.time_left() <= 0:
-            late = self.too_late(execution, error)
-            late.__cause__ = error
-            return late
-        return error
-
-    def _topology(self) -> str:
-        # Of thousands that fail together, each wants the same long text.
-        source = self.driver.view().source
-        if self._topology_text[0] is not source:
-            self._topology_text = (source, repr(source))
-        return self._topology_text[1]
-
     async def _attempt(self, execution: Execution) -> AttemptResult:
+        if execution.may_be_forgotten(self.loop.time()):
+            raise forgotten(execution)
         landed: asyncio.Future[AttemptResult] = self.loop.create_future()
 
         def deliver(result: AttemptResult) -> None:
@@ -345,88 +186,63 @@ class Coordinator:
             attempt.abandon(exc)
             raise
 
-    async def _prepare_retry(self, execution: Execution, result: Failed) -> None:
-        record, server, error = result.record, result.server, result.error
-        is_mongos = server is not None and server.kind is ServerKind.MONGOS
+    async def _lost(self, execution: Execution, result: Failed) -> bool:
+        """Label an error; say whether its server is lost, once the driver knows what it tells."""
+        error, server = result.error, result.server
         if result.numbered and needs_label(
             error,
-            retry_writes=self._policy.retry_writes,
+            retry_writes=self.policy.retry_writes,
             max_wire_version=None if server is None else server.max_wire_version,
-            is_mongos=is_mongos,
+            is_mongos=result.is_mongos,
         ):
             self.driver.add_label(error, RETRYABLE_WRITE)
-        lost = False
         try:
-            elsewhere = is_mongos and record.sent and self._has_another(execution, record.address)
-            waits = server is not None and not elsewhere and not result.is_server_well
-            if server is not None and waits and may_be_retryable(error):
-                lost = not await self._settle(execution, server)
+            if server is None or result.is_server_well or not may_be_retryable(error):
+                return False
+            if result.is_mongos and result.record.sent and self._has_another(execution, result):
+                return False
+            return not await self.waits.settle(execution, server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error
-        failure = Failure(error, record.sent, result.numbered, lost, is_mongos)
+
+    def _has_another(self, execution: Execution, result: Failed) -> bool:
+        """Tell whether a retry need not wait for news of the router that failed."""
+        spent = execution.deprioritized | {result.record.address}
+        return any(address not in spent for address in self.driver.view().writable)
+
+    def _judge(self, execution: Execution, result: Failed, *, lost: bool) -> Retry:
         if execution.retries is None:
-            execution.retries = RetryState(
-                self._policy, execution.deadline is not None, random.random
-            )
+            limited = execution.deadline is not None
+            execution.retries = RetryState(self.policy, limited, random.random)
+        failure = Failure(result.error, result.record.sent, result.numbered, lost, result.is_mongos)
         verdict = execution.retries.judge(failure, time_left=execution.time_left())
         match verdict:
             case GiveUp():
-                self._give_up(execution, verdict)
+                raise self._surfacing(execution, verdict)
             case Retry():
                 execution.numbering = Numbering.REQUIRED if result.numbered else Numbering.NEVER
-                if verdict.deprioritize and record.address is not None:
-                    execution.deprioritized |= {record.address}
-                self._announce(execution, record, error, verdict)
-                _forget_frames(error)
-                if verdict.wait > 0:
-                    await anyio.sleep(verdict.wait)
+                if verdict.deprioritize and result.record.address is not None:
+                    execution.deprioritized |= {result.record.address}
+                self._announce(execution, result, verdict)
+                _forget_frames(result.error)
+                return verdict
 
-    async def _settle(self, execution: Execution, server: ServerView) -> bool:
-        began = self.loop.time()
-        try:
-            return await self._selection.settle(server)
-        finally:
-            self._add_wait(execution, began)
-
-    def _has_another(self, execution: Execution, failed: Address | None) -> bool:
-        """Tell whether a retry need not wait for news of the router that failed."""
-        spent = execution.deprioritized | {failed}
-        return any(address not in spent for address in self.driver.view().writable)
-
-    def _give_up(self, execution: Execution, verdict: GiveUp) -> None:
+    def _surfacing(self, execution: Execution, verdict: GiveUp) -> Exception:
         error = verdict.error
         times_out = isinstance(error, PyMongoError) and error.timeout
-        if verdict.timed_out or (times_out and execution.time_left() <= 0):
-            raise self.too_late(execution, error) from error
-        raise error
+        if not verdict.timed_out and not (times_out and execution.time_left() <= 0):
+            return error
+        late = too_late(execution, error)
+        late.__cause__ = error
+        return late
 
-    def too_late(self, execution: Execution, last: Exception | None = None) -> DeadlineExceeded:
-        """Return the error that says that a command's deadline is over.
-
-        Args:
-            execution: The command.
-            last: What came of it last; None for the error that would surface.
-        """
-        last = last or execution.last_error()
-        text = f"the deadline of {execution.command.operation} is over"
-        if last is None:
-            if not execution.attempts:
-                return DeadlineExceeded(f"{text}; {_nothing_sent(execution)}")
-            return DeadlineExceeded(f"{text}; the server has not answered")
-        return DeadlineExceeded(
-            f"{text} after {len(execution.attempts)} attempts; the last error: "
-            f"{type(last).__name__}: {last}"
-        )
-
-    def _announce(
-        self, execution: Execution, record: Attempt, error: Exception, verdict: Retry
-    ) -> None:
+    def _announce(self, execution: Execution, result: Failed, verdict: Retry) -> None:
         event = RetryScheduled(
             operation=execution.command.operation,
             namespace=execution.command.namespace,
-            address=record.address,
-            error_class=type(error).__name__,
-            error_code=code_of(error),
+            address=result.record.address,
+            error_class=type(result.error).__name__,
+            error_code=code_of(result.error),
             attempt=len(execution.attempts),
             wait=verdict.wait,
             notes={} if execution.watch is None else execution.watch.notes,
@@ -436,20 +252,12 @@ class Coordinator:
         publish(self._hooks, event)
 
 
-def _finite(seconds: float) -> float | None:
-    return None if math.isinf(seconds) else seconds
+async def _pause(seconds: float) -> None:
+    if seconds > 0:
+        await anyio.sleep(seconds)
 
 
 def _forget_frames(error: Exception) -> None:
     # The history keeps the error, whose frames would keep alive what was sent.
     for link in links_of(error):
         link.__traceback__ = None
-
-
-def _nothing_sent(execution: Execution | None) -> str:
-    if execution is not None:
-        if any(attempt.sent for attempt in execution.attempts):
-            return "the command was not sent again"
-        if execution.command.is_part:
-            return "nothing of the command that was next was sent"
-    return "nothing was sent"

@@ -9,7 +9,15 @@ from pymongo.errors import BulkWriteError
 
 from aioretry._retry.verdict import code_of
 from aioretry.errors import Attempt, Outcome, partial_result_of, report_of
-from aioretry.events import AttemptEnded, EventHook, OperationBegan, OperationEnded, publish_to_all
+from aioretry.events import (
+    AttemptEnded,
+    EventHook,
+    Hook,
+    OperationBegan,
+    OperationEnded,
+    publish_to_all,
+    wanting_every_event,
+)
 
 
 class Watch(Protocol):
@@ -40,6 +48,31 @@ class Watch(Protocol):
             exc: What is raised, which says already how the operation ended; None if nothing is.
         """
         ...
+
+
+class Watchers:
+    """Whoever wants to know of operations.
+
+    Args:
+        hooks: Everybody who is told of something.
+    """
+
+    __slots__ = ("_hooks",)
+
+    def __init__(self, hooks: tuple[Hook, ...]) -> None:
+        self._hooks = wanting_every_event(hooks)
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    def watch(self, operation: str, namespace: str) -> "OperationWatch | None":
+        """Tell them that an operation begins; return None if there is nobody.
+
+        Args:
+            operation: Its name.
+            namespace: Database and collection, joined by a dot.
+        """
+        return OperationWatch(self._hooks, operation, namespace) if self._hooks else None
 
 
 class OperationWatch:

@@ -223,16 +223,8 @@ class RetryState:
 
     def _kind(self, failure: Failure) -> _Kind:
         error = failure.error
-        # PyMongo labels each failure to connect as overload. A server that is gone has none, nor is
-        # there any where nobody listens: what is overloaded lets connections wait, or ends them.
-        is_nobody = failure.server_lost or (failure.numbered and _is_refused(error))
-        connects_to_nobody = not failure.sent and is_nobody
-        overloaded = _has(error, OVERLOADED) and not connects_to_nobody
-        # A server that is shutting down may say so while a connection to it is being opened: an
-        # answer without label, but not to the command, of which nothing was sent.
-        refused = not failure.sent and isinstance(error, NotPrimaryError)
-        retryable_write = failure.numbered and (_has(error, RETRYABLE_WRITE) or refused)
-        if overloaded:
+        retryable_write = failure.numbered and _may_be_repeated(failure)
+        if _is_overload(failure):
             self._overloaded = True
             repeatable = _has(error, RETRYABLE) and self.policy.retry_writes
             return _Kind.OVERLOADED if repeatable or retryable_write else _Kind.FINAL
@@ -261,6 +253,32 @@ class RetryState:
         return kind is _Kind.OVERLOADED and self.policy.overload_retargeting
 
 
+def _is_overload(failure: Failure) -> bool:
+    # PyMongo labels each failure to connect as overload. A server that is gone has none, nor is
+    # there any where nobody listens: what is overloaded lets connections wait, or ends them.
+    is_nobody = failure.server_lost or (failure.numbered and _is_refused(failure.error))
+    return _has(failure.error, OVERLOADED) and (failure.sent or not is_nobody)
+
+
+def _may_be_repeated(failure: Failure) -> bool:
+    if _has(failure.error, RETRYABLE_WRITE):
+        return True
+    # A server that is shutting down may say so while a connection to it is being opened: an answer
+    # without label, but not to the command, of which nothing was sent.
+    return not failure.sent and isinstance(failure.error, NotPrimaryError)
+
+
+class _Says(enum.Enum):
+    """What the end of an attempt says of its command."""
+
+    NOTHING = enum.auto()
+    NOT_THIS_TIME = enum.auto()
+    """This sending was not executed."""
+
+    NEVER_THERE = enum.auto()
+    """Nor was an earlier one, if it went to another server."""
+
+
 def outcome_of_attempts(
     attempts: Iterable[Attempt],
     *,
@@ -284,23 +302,34 @@ def outcome_of_attempts(
             return Outcome.APPLIED
         if not attempt.sent:
             continue
-        error = attempt.error
-        was_sent_before, was_sent = was_sent, True
-        if (was_sent_before and _has_forgotten(error)) or (
-            is_sharded and _is_of_last_sending(error)
-        ):
-            in_doubt.add(attempt.address)
-        elif isinstance(error, WriteError) and not holds_multi:
-            # It was executed after looking for a record of the earlier attempts. What still lies in
-            # the queue of the same server may be executed all the same; and a refusal that has not
-            # reached as many members as it should may be rolled back, and one of those come back.
-            if not is_sharded and not isinstance(error.__cause__, WriteConcernError):
+        if was_sent and _has_forgotten(attempt.error):
+            says = _Says.NOTHING
+        else:
+            says = _what_says(attempt.error, holds_multi, is_atomic, is_sharded)
+        was_sent = True
+        match says:
+            case _Says.NOTHING:
+                in_doubt.add(attempt.address)
+            case _Says.NEVER_THERE:
                 in_doubt &= {attempt.address}
-        elif isinstance(error, WriteError) or not _denies_writing(
-            attempt.error, is_atomic=is_atomic
-        ):
-            in_doubt.add(attempt.address)
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+
+
+def _what_says(
+    error: BaseException | None, holds_multi: bool, is_atomic: bool, is_sharded: bool
+) -> _Says:
+    if is_sharded and _is_of_last_sending(error):
+        return _Says.NOTHING
+    if not isinstance(error, WriteError):
+        return _Says.NOT_THIS_TIME if _denies_writing(error, is_atomic=is_atomic) else _Says.NOTHING
+    if holds_multi:
+        return _Says.NOTHING
+    # It was executed after looking for a record of the earlier attempts. What still lies in the
+    # queue of the same server may be executed all the same; and a refusal that has not reached as
+    # many members as it should may be rolled back, and one of those come back.
+    if is_sharded or isinstance(error.__cause__, WriteConcernError):
+        return _Says.NOT_THIS_TIME
+    return _Says.NEVER_THERE
 
 
 def _has_forgotten(error: BaseException | None) -> bool:

@@ -18,7 +18,9 @@ from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import SessionLease
+from aioretry._retry.surfacing import too_late
 from aioretry._retry.verdict import is_routers_denial, outcome_of_attempts
+from aioretry._retry.waiting import turn_of
 from aioretry._writes.future import RunningWrite
 from aioretry._writes.resolve import CommandDoubt
 from aioretry._writes.single import tried_for
@@ -112,7 +114,7 @@ class BulkRun(Generic[T]):
         execution.deprioritized = self._avoid
         batch = bulk.batch
         failure = None
-        async with self._coordinator.turn_of(execution):
+        async with turn_of(execution):
             try:
                 reply = await self._coordinator.send(execution)
             except OperationFailure as exc:
@@ -128,7 +130,7 @@ class BulkRun(Generic[T]):
         deadline = self._deadline
         if deadline is not None and deadline.is_limited and says_time_is_over(reply):
             error = bulk.error()
-            raise self._coordinator.too_late(execution, error) from error
+            raise too_late(execution, error) from error
 
     def _close(
         self, bulk: Bulk[T], execution: Execution, exc: BaseException
@@ -239,7 +241,7 @@ class BulkDoubt(CommandDoubt[T]):
 
     async def execute(self, execution: Execution) -> Mapping[str, Any]:
         """Send the command; return a reply that says what became of each statement."""
-        async with self._coordinator.turn_of(execution):
+        async with turn_of(execution):
             reply = await self._coordinator.send(execution)
             return await Inquiry(self._coordinator, execution, []).complete(reply)
 

@@ -94,7 +94,7 @@ class WritePath:
         counts = self._driver.counts()
         if self._coordinator is None:
             return counts
-        return replace(counts, queued=counts.queued + self._coordinator.attempts_waiting)
+        return replace(counts, queued=counts.queued + self._coordinator.pending.waiting)
 
     def connections(self) -> Mapping[Address, ConnectionCounts]:
         """Return how many connections there are to each server."""

@@ -141,8 +141,8 @@ class KeyedWrites:
             raise InvalidOperation(
                 f"{command.operation} can't have a key: no server recognises it when it is repeated"
             )
-        views = await coordinator.servers(command, limit, watch)
-        if not coordinator.retries_writes or not all(view.can_retry_writes for view in views):
+        views = await coordinator.waits.servers(command, limit, watch)
+        if not coordinator.policy.retry_writes or not all(view.can_retry_writes for view in views):
             raise ConfigurationError(
                 "a key needs retryable writes: a replica set or a sharded cluster, and a client "
                 "without retryWrites=false; nothing was sent"
@@ -157,7 +157,7 @@ class KeyedWrites:
             command.operation,
             command.database,
             command.collection,
-            {name: value for name, value in command.body.items() if name != "writeConcern"},
+            dict(command.body),
             limit,
             trusted,
             self._path.encrypts,

@@ -1,7 +1,6 @@
 """Resolving a write whose outcome is unknown."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from pymongo.errors import InvalidOperation
@@ -79,7 +78,7 @@ class CommandDoubt(Generic[T]):
             left = self.execution.trusted_seconds - self._age()
             deadline = Deadline.after(left).nearer(deadline)
         if watch is None:
-            watch = self._coordinator.watch("resolve", self.execution.command)
+            watch = self._coordinator.watchers.watch("resolve", self.execution.command.namespace)
         return Resolving(self, self._coordinator, deadline, watch)
 
     def known_reply(self) -> Mapping[str, Any] | None:
@@ -123,9 +122,7 @@ class Resolving(RunningWrite[T]):
         if known is not None:
             self._succeed(known)
             return
-        body = {name: value for name, value in old.command.body.items() if name != "writeConcern"}
-        command = replace(old.command, body=body)
-        execution = coordinator.execution(command, self._lease, deadline, watch)
+        execution = coordinator.execution(old.command, self._lease, deadline, watch)
         execution.numbering = Numbering.REQUIRED
         execution.number, execution.attempts = old.number, old.attempts
         execution.began, execution.began_at = old.began, old.began_at

@@ -48,7 +48,7 @@ class Write(RunningWrite[T]):
         self._pending: PendingAttempt | None = None
         try:
             self._execution = coordinator.execution(build(), lease, deadline, watch)
-            if lease.turn is None and coordinator.can_launch(self._execution):
+            if lease.turn is None and coordinator.waits.can_begin(self._execution):
                 self._pending = coordinator.launch(self._execution, self._land)
                 return
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor

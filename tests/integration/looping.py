@@ -79,7 +79,7 @@ async def all_given_back(client):
 
 def under_way(client):
     """How many attempts are under way."""
-    return len(client._write_path.coordinator()._pending._under_way)
+    return len(client._write_path.coordinator().pending._under_way)
 
 
 async def none_under_way(client):

@@ -333,7 +333,7 @@ async def main():
         async with asyncio.timeout(60):
             await things.find_one_and_update({}, {"$inc": {"n": 1}}, upsert=True)
             writes = [asyncio.create_task(write(things, n % 2 * 60 or None)) for n in range(20)]
-            pending = client._write_path.coordinator()._pending
+            pending = client._write_path.coordinator().pending
             while 4 != sum(one._call.token.is_sending for one in pending._under_way):
                 await asyncio.sleep(0.001)
         if way == "cancelled":

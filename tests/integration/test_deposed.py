@@ -67,7 +67,7 @@ async def increment(counters, writer, by=1):
 
 async def all_begun(client, count):
     """Wait until as many attempts are sent as there are threads, and the others queue."""
-    pending = client._write_path.coordinator()._pending
+    pending = client._write_path.coordinator().pending
     async with asyncio.timeout(30):
         while THREADS != sum(one._call.token.is_sending for one in pending._under_way):
             await asyncio.sleep(0.005)
@@ -253,7 +253,7 @@ async def test_while_a_command_is_prepared(replica_set, client, collection, stor
     async with asyncio.timeout(GUARD):
         while view().writable.keys() <= {address_of(old)}:
             await asyncio.sleep(0.01)
-    pending = client._write_path.coordinator()._pending
+    pending = client._write_path.coordinator().pending
     async with asyncio.timeout(GUARD):  # it has looked at what is under way, and left it alone
         while pending._seen is not view().source or pending._was_news or pending._doubted:
             await asyncio.sleep(0.01)

@@ -131,6 +131,7 @@ class Attempts:
         command = call.command
         options = command.codec_options
         body = shown(command.body, options) if self.are_watched else dict(command.body)
+        body.update(call.options)
         if call.numbered:
             body["txnNumber"] = bson.Int64(call.number.take(held))
         # Not before: a second attempt must not prepare or number the command at the same time.

@@ -24,6 +24,7 @@ from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import SharedWatch, Watch
 from aioretry._retry.sessions import SessionLease
+from aioretry._retry.surfacing import too_late
 from aioretry._writes.group.member import CoalescedInsert
 from aioretry._writes.group.shares import Shares
 from aioretry._writes.single import Write
@@ -74,7 +75,7 @@ class SharedInsert:
         self.deadline = latest(insert.deadline for insert in inserts)
         """When all of it has to be over, or None."""
 
-        watch = SharedWatch(self._watches) if coordinator.is_watched else None
+        watch = SharedWatch(self._watches) if coordinator.watchers else None
         self.write: Write[Mapping[str, Any]] = Write(
             coordinator, self._command, lease, self.deadline, watch
         )
@@ -123,7 +124,7 @@ class SharedInsert:
         if last is None and execution.attempts:  # nobody has judged it yet
             last = execution.attempts[-1].error
         if isinstance(last, Exception):
-            error = self._coordinator.too_late(execution, last)
+            error = too_late(execution, last)
             error.__cause__ = last
             return error
         return past(is_sent=self._take_out(insert) is not None)

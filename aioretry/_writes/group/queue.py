@@ -121,7 +121,7 @@ class InsertQueue:
     ) -> None:
         self.loop = coordinator.loop
         self._coordinator = coordinator
-        self._is_watched = coordinator.is_watched
+        self._watchers = coordinator.watchers
         self._target = target
         self._lease = lease
         self._coalescing = coalescing
@@ -136,7 +136,7 @@ class InsertQueue:
         # The soonest comes first; what ends before its time stays in it for a while.
         self._ends: list[tuple[float, int, Deadline, weakref.ref[CoalescedInsert]]] = []
         self._count = itertools.count()
-        coordinator.queues.add(self)
+        coordinator.waits.queues.add(self)
         self._timer: asyncio.TimerHandle | None = None
         self._next_look = math.inf
         self._last_look = -math.inf
@@ -171,14 +171,12 @@ class InsertQueue:
 
     def insert(self, document: Any, deadline: Deadline | None) -> CoalescedInsert:
         """Insert a document together with others; return a future."""
-        watch = None
-        if self._is_watched:
-            watch = self._coordinator.watch("insert_one", self._target)
+        watch = self._watchers.watch("insert_one", self._target.namespace)
         insert = CoalescedInsert(self.loop, self, document, deadline, watch)
         insert.outages = self._outages
         try:
             insert.identify()
-            self._coordinator.make_room()
+            self._coordinator.waits.make_room()
             if self._later or self._is_full():
                 self._later[insert] = None
             else:

@@ -17,6 +17,7 @@ from aioretry._commands.replies import alone, error_in, leaves_out
 from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
+from aioretry._retry.surfacing import too_late
 from aioretry._retry.verdict import code_of, outcome_of_attempts
 from aioretry._writes.resolve import CommandDoubt
 from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
@@ -218,7 +219,7 @@ class Shares:
             return no_retryable_writes(error)
         deadline = self._execution.deadline
         if code_of(error) == MAX_TIME_EXPIRED and deadline is not None and deadline.is_limited:
-            late = self._coordinator.too_late(self._execution, error)
+            late = too_late(self._execution, error)
             late.__cause__ = error
             return late
         return error

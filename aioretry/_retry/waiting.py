@@ -1,0 +1,169 @@
+"""What a command waits for before it is sent: a server, and its turn in a shared session."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakSet
+
+import anyio
+from pymongo.errors import InvalidOperation
+
+from aioretry._commands.command import Command
+from aioretry._drivers.port import Driver, ServerView
+from aioretry._retry.command_execution import Execution, Numbering
+from aioretry._retry.monitoring import Watch
+from aioretry._retry.server_selection import Selection
+from aioretry._retry.sessions import NO_LEASE
+from aioretry._retry.surfacing import nobody_found, too_late, too_many_wait
+from aioretry.deadlines import Deadline
+
+
+class ServerWaits:
+    """The commands of one event loop that wait for a server that takes writes.
+
+    Args:
+        driver: Knows the servers.
+        loop: The event loop.
+        timeout: How long to wait for a server at most, in seconds.
+        most: How many writes may wait at once.
+    """
+
+    def __init__(
+        self, driver: Driver, loop: asyncio.AbstractEventLoop, timeout: float, most: int
+    ) -> None:
+        self._driver = driver
+        self._loop = loop
+        self._selection = Selection(driver, loop)
+        self._timeout = timeout
+        self._most = most
+        self._count = 0
+        self._topology_text: tuple[object, str] = (None, "")
+        self.queues: WeakSet[Any] = WeakSet()
+        """Where inserts wait that travel together, each with its number of those ``waiting``."""
+
+    def can_begin(self, execution: Execution) -> bool:
+        """Tell whether an attempt can begin now, without waiting for anything.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        if execution.deadline is not None and execution.deadline.is_over:
+            return False
+        return self._selection.has_server()
+
+    def make_room(self, execution: Execution | None = None) -> None:
+        """Let one more write wait for a server, if there is none.
+
+        Args:
+            execution: Its command; None if there is none yet.
+
+        Raises:
+            TooManyWaiting: There are too many already.
+            InvalidOperation: The client was closed.
+        """
+        if self._selection.has_server():
+            return
+        if self._count + sum(queue.waiting for queue in self.queues) >= self._most:
+            raise too_many_wait(self._most, execution)
+
+    async def find_server(self, execution: Execution) -> None:
+        """Wait until there is a server for a command.
+
+        Raises:
+            DeadlineExceeded: There was none in time.
+            ServerSelectionTimeoutError: The same, where there is no deadline.
+            InvalidOperation: The client was closed.
+        """
+        try:
+            if not self.can_begin(execution):
+                await self._wait(execution)
+        except InvalidOperation as exc:  # the client was closed
+            raise exc from execution.last_error()
+
+    async def servers(
+        self, command: Command[Any], deadline: Deadline | None, watch: Watch | None = None
+    ) -> tuple[ServerView, ...]:
+        """Return the servers that a write may go to; wait until there is one.
+
+        Args:
+            command: What waits.
+            deadline: When the waiting ends, or None.
+            watch: Who is told how long it took.
+
+        Raises:
+            DeadlineExceeded: There was none in time.
+            ServerSelectionTimeoutError: The same, where there is no deadline.
+        """
+        waiting = Execution(command, NO_LEASE, deadline, Numbering.NEVER, watch=watch)
+        while True:
+            await self.find_server(waiting)
+            found = tuple(self._driver.view().writable.values())
+            if found:
+                return found
+
+    async def settle(self, execution: Execution, server: ServerView) -> bool:
+        """Let the driver catch up with what an attempt has learnt; say if the server is still one.
+
+        Args:
+            execution: The command.
+            server: The server as it was known before the attempt.
+        """
+        began = self._loop.time()
+        try:
+            return await self._selection.settle(server)
+        finally:
+            self._add_wait(execution, began)
+
+    async def _wait(self, execution: Execution) -> None:
+        count = 0 if execution.is_shared else 1  # each of those that share it was let by itself
+        if count and not any(attempt.sent for attempt in execution.attempts):
+            self.make_room(execution)  # what is in doubt waits in any case
+        seconds = min(self._timeout, execution.time_left())
+        began = self._loop.time()
+        is_there = False
+        self._count += count
+        try:
+            while not is_there:
+                if execution.time_left() <= 0:
+                    raise too_late(execution) from execution.last_error()
+                if not await self._selection.wait_for_server(began + seconds):
+                    raise nobody_found(execution, seconds, self._topology())
+                is_there = self.can_begin(execution)
+        finally:
+            self._count -= count
+            self._add_wait(execution, began)
+
+    def _add_wait(self, execution: Execution, began: float) -> None:
+        if execution.watch is not None:
+            execution.watch.add_wait(self._loop.time() - began)
+
+    def _topology(self) -> str:
+        # Of thousands that fail together, each wants the same long text.
+        source = self._driver.view().source
+        if self._topology_text[0] is not source:
+            self._topology_text = (source, repr(source))
+        return self._topology_text[1]
+
+
+@asynccontextmanager
+async def turn_of(execution: Execution) -> AsyncIterator[None]:
+    """Keep other commands from a session that can have one at a time.
+
+    Raises:
+        DeadlineExceeded: The command's turn did not come in time.
+    """
+    turn = execution.lease.turn
+    if turn is None:
+        yield
+        return
+    left = execution.time_left()
+    with anyio.move_on_after(None if math.isinf(left) else left) as limit:
+        await turn.acquire()
+    if limit.cancelled_caught:
+        raise too_late(execution)
+    try:
+        yield
+    finally:
+        turn.release()

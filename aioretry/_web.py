@@ -135,13 +135,7 @@ def problem_of(error: BaseException, *, is_over: bool) -> Problem | None:
 def _problem_of_write(
     error: BaseException, outcome: Outcome | None, *, is_over: bool
 ) -> Problem | None:
-    # Waiting for a server ends at the nearer of the deadline and serverSelectionTimeoutMS, and so
-    # may a write under a deadline that is not over.
-    had_none = isinstance(error, ServerSelectionTimeoutError) or (
-        isinstance(error, DeadlineExceeded) and outcome is Outcome.NOT_APPLIED
-    )
-    late = is_over or (isinstance(error, NetworkTimeout | ExecutionTimeout) and not had_none)
-    if late and isinstance(error, PyMongoError) and error.timeout:
+    if isinstance(error, PyMongoError) and error.timeout and (is_over or _is_late(error, outcome)):
         return deadline_exceeded(outcome)
     if outcome is Outcome.UNKNOWN:
         detail = "the database did not say whether this request has changed anything"
@@ -156,6 +150,16 @@ def _problem_of_write(
         return Problem(503, "overloaded", detail, outcome, _RETRY_AFTER)
     detail = "the database can't be reached; repeat the request later"
     return Problem(503, "no_server", detail, outcome, _RETRY_AFTER)
+
+
+def _is_late(error: PyMongoError, outcome: Outcome | None) -> bool:
+    # Waiting for a server ends at the nearer of the deadline and serverSelectionTimeoutMS, and so
+    # may a write under a deadline that is not over.
+    if isinstance(error, ServerSelectionTimeoutError):
+        return False
+    if isinstance(error, DeadlineExceeded) and outcome is Outcome.NOT_APPLIED:
+        return False
+    return isinstance(error, NetworkTimeout | ExecutionTimeout)
 
 
 def _is_refused(error: BaseException) -> bool:

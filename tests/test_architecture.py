@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import aioretry
+from tests.house.figures import Source, complexity
 
+MOST_WAYS = 12
 PACKAGE = Path(aioretry.__file__).parent
 
 # A module imports only from rooms that stand further up in this list.
@@ -262,6 +264,13 @@ def test_functions_are_short():
                 if body and body[-1].end_lineno - body[0].lineno >= 50:
                     long.append(f"{path.name}:{node.name}")
     assert [] == long
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_functions_have_few_ways_through_them(path):
+    """None has more than twelve, with boolean operators and arms of `match`."""
+    functions = Source(PACKAGE, path).functions()
+    assert not [function.name for function in functions if complexity(function) > MOST_WAYS]
 
 
 def test_public_names():

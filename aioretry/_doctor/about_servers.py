@@ -124,9 +124,13 @@ def _clocks(members: Sequence[Member]) -> Iterator[Finding]:
     elif clocks:
         most = max(abs(clock.ahead) for clock in clocks.values())
         yield Finding("clock", Level.OK, f"clocks are within {most:.2f} s of the one here")
-    ahead = [clock.ahead for clock in clocks.values()]
-    error = max((clock.error for clock in clocks.values()), default=0.0)
-    if not far and ahead and max(ahead) - min(ahead) - 2 * error > _MOST_SKEW:
+        yield from _skew(list(clocks.values()))
+
+
+def _skew(clocks: Sequence[Clock]) -> Iterator[Finding]:
+    ahead = [clock.ahead for clock in clocks]
+    error = max(clock.error for clock in clocks)
+    if max(ahead) - min(ahead) - 2 * error > _MOST_SKEW:
         yield Finding(
             "clock-skew",
             Level.WARNING,

@@ -72,14 +72,11 @@ async def _look(client: RetryClient[Any], own: ClientFacts, uri: str, seconds: f
     )
     members = tuple(each for each in answers if isinstance(each, Member))
     absent = tuple(each for each in answers if isinstance(each, Absent))
-    is_direct = topology.topology_type_name == "Single"
-    in_a_set = topology.replica_set_name is not None or any(
-        each.role in {"primary", "secondary"} for each in members
-    )
+    in_a_set = topology.replica_set_name is not None or _are_of_a_set(members)
     return Facts(
         own,
         _topology(topology.topology_type_name, members),
-        is_direct=is_direct and in_a_set,
+        is_direct=in_a_set and topology.topology_type_name == "Single",
         set_name=topology.replica_set_name,
         members=members,
         absent=absent,
@@ -87,6 +84,10 @@ async def _look(client: RetryClient[Any], own: ClientFacts, uri: str, seconds: f
         config=config if in_a_set else None,
         problem=None if members else _problem(absent),
     )
+
+
+def _are_of_a_set(members: Sequence[Member]) -> bool:
+    return any(each.role in {"primary", "secondary"} for each in members)
 
 
 async def _ask(

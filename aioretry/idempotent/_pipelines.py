@@ -4,7 +4,7 @@ A pipeline is repeatable if it writes no field that it reads, writes each field 
 computes what is the same each time. ``_id`` may be read by all: it never changes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,18 +61,19 @@ class UnknownStageError(Exception):
 def problems_of(stages: Sequence[Stage]) -> Iterator[tuple[str, str]]:
     """Yield what makes a pipeline another one when it is run again: a name, and why."""
     reads = {path for stage in stages for path in stage.reads if path[:1] != _ID}
-    for number, stage in enumerate(stages):
+    written: list[Path] = []
+    for stage in stages:
         for name in stage.changing:
             yield name, "may have another value each time"
-        if any(overlap(path, read) for path in stage.writes for read in reads):
+        if _meet(stage.writes, reads):
             yield stage.name, "writes what the pipeline reads"
-        elif any(
-            overlap(path, earlier)
-            for path in stage.writes
-            for other in stages[:number]
-            for earlier in other.writes
-        ):
+        elif _meet(stage.writes, written):
             yield stage.name, "writes what an earlier stage writes"
+        written += stage.writes
+
+
+def _meet(paths: Iterable[Path], others: Collection[Path]) -> bool:
+    return any(overlap(path, other) for path in paths for other in others)
 
 
 def changing_in(expression: object) -> tuple[str, ...]:

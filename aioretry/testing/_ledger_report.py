@@ -126,21 +126,28 @@ def compare(
         applied: how often each key was found.
         durable: whether acknowledged writes can't have been rolled back.
     """
-    by_key: dict[Hashable, list[Entry]] = {}
-    for entry in entries:
-        by_key.setdefault(entry.key, []).append(entry)
-    counts = [KeyCount(key, applied.get(key, 0), tuple(own)) for key, own in by_key.items()]
-    missing = tuple(count for count in counts if count.found < count.least)
-    excess = [count for count in counts if count.found > count.most]
+    counts = _count(entries, applied)
+    missing = tuple(count for count in counts.values() if count.found < count.least)
+    excess: dict[bool, list[KeyCount]] = {True: [], False: []}
+    for count in counts.values():
+        if count.found > count.most:
+            excess[bool(count.ended(Outcome.NOT_APPLIED))].append(count)
     return LedgerReport(
         entries,
         durable,
         lost=missing if durable else (),
-        doubled=tuple(count for count in excess if not count.ended(Outcome.NOT_APPLIED)),
-        misreported=tuple(count for count in excess if count.ended(Outcome.NOT_APPLIED)),
+        doubled=tuple(excess[False]),
+        misreported=tuple(excess[True]),
         may_be_rolled_back=() if durable else missing,
-        unrecorded={key: found for key, found in applied.items() if found and key not in by_key},
+        unrecorded={key: found for key, found in applied.items() if found and key not in counts},
     )
+
+
+def _count(entries: tuple[Entry, ...], applied: Mapping[Any, float]) -> Mapping[Hashable, KeyCount]:
+    by_key: dict[Hashable, list[Entry]] = {}
+    for entry in entries:
+        by_key.setdefault(entry.key, []).append(entry)
+    return {key: KeyCount(key, applied.get(key, 0), tuple(own)) for key, own in by_key.items()}
 
 
 def counted(entries: Sequence[Entry]) -> str:

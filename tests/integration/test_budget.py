@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 
 import pytest
-from pymongo import ReturnDocument
+from pymongo import ReturnDocument, monitoring
 
 from aioretry import thread_counts
 from tests.integration.looping import PYMONGO, all_given_back
@@ -115,7 +115,7 @@ class Meter:
         what = _PYTHON.get((file, code.co_qualname))
         is_the_loops = folder.endswith("asyncio") or file == "selectors.py"
         self.counts["calls"] += not is_the_loops and code.co_name not in _BY_TIME
-        self.counts["events of PyMongo's"] += file == "monitoring.py"
+        self.counts["events of PyMongo's"] += code.co_filename == monitoring.__file__
         if what in {"handles", "timers"}:
             called = frame.f_locals["callback"]
             self.counts[what] += getattr(called, "__name__", "") not in _BY_TIME

@@ -12,7 +12,6 @@ from bson.binary import Binary
 
 from aioretry._commands.command import Command, CommandLimits
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt
 
 T = TypeVar("T")
 DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
@@ -95,47 +94,27 @@ class TopologyView:
 class Replied:
     """The server has answered."""
 
-    record: Attempt
-    """What the operation's history keeps."""
-
     reply: Mapping[str, Any]
-    server: ServerView | None
-    """The server as it was known before the attempt."""
-
-    numbered: bool
-    """Whether the command carried a transaction id."""
 
 
 @dataclass(slots=True)
 class Failed:
     """The attempt has met an error, of the server's or of the way to it."""
 
-    record: Attempt
     error: Exception
-    server: ServerView | None = None
-    numbered: bool = False
+    sent: bool
+    """Whether the command may have reached the server."""
+
     is_server_well: bool = False
     """Whether the connection broke, but its server has answered after that as the one it was.
 
     So it is as well if the time was over before it could answer.
     """
 
-    @property
-    def is_mongos(self) -> bool:
-        """Whether a router was asked."""
-        return self.server is not None and self.server.kind is ServerKind.MONGOS
-
 
 @dataclass(slots=True)
 class NoServer:
     """Nothing was tried: there is no server that takes writes, or it was lost just then."""
-
-    record: Attempt | None = None
-
-
-@dataclass(slots=True)
-class Ineligible:
-    """Nothing was tried: the server can't retry writes, and this was a retry. No driver says so."""
 
 
 @dataclass(slots=True)
@@ -150,14 +129,9 @@ class Expired:
     """Nothing was tried, or the attempt outlived the deadline and was left behind."""
 
 
-NotTried: TypeAlias = NoServer | Ineligible | Unprepared | Expired
+NotTried: TypeAlias = NoServer | Unprepared | Expired
 AttemptResult: TypeAlias = Replied | Failed | NotTried
 """What came of an attempt."""
-
-
-def record_of(result: AttemptResult) -> Attempt | None:
-    """Return what the operation's history keeps of an attempt; None if nothing was tried."""
-    return result.record if isinstance(result, Replied | Failed | NoServer) else None
 
 
 class Token:

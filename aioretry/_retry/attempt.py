@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from pymongo.errors import AutoReconnect, InvalidOperation
 
@@ -15,12 +15,10 @@ from aioretry._drivers.port import (
     Driver,
     Expired,
     Failed,
-    Ineligible,
     NoServer,
     Replied,
     ServerView,
     Token,
-    record_of,
 )
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.server_selection import choose
@@ -30,6 +28,15 @@ from aioretry.events import name_of
 # How long an attempt that is sending may outlive its deadline before it is left behind. The driver
 # ends it itself as a rule, with an error that says more.
 _GRACE = 0.25
+
+
+@dataclass(slots=True)
+class Ineligible:
+    """Nothing was tried: the server can't retry writes, and this was a retry."""
+
+
+Ending: TypeAlias = AttemptResult | Ineligible
+"""How an attempt ended."""
 
 
 class PendingAttempt:
@@ -50,18 +57,18 @@ class PendingAttempt:
         driver: Driver,
         loop: asyncio.AbstractEventLoop,
         execution: Execution,
-        deliver: Callable[[AttemptResult], None],
+        deliver: Callable[[Ending], None],
         forget: "Callable[[PendingAttempt], None]",
     ) -> None:
         self._driver = driver
         self._loop = loop
         self._execution = execution
-        self._deliver: Callable[[AttemptResult], None] | None = deliver
+        self._deliver: Callable[[Ending], None] | None = deliver
         self._forget = forget
         self._token = Token()
         self._call: AttemptCall | None = None
         self._noted: Attempt | None = None
-        self._created = time.time()
+        self._began = loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -83,8 +90,9 @@ class PendingAttempt:
             InvalidOperation: The client was closed.
         """
         execution = self._execution
+        self._began = self._loop.time()
         if execution.began is None:
-            execution.began, execution.began_at = self._loop.time(), time.time()
+            execution.began, execution.began_at = self._began, time.time()
         server = choose(self._driver.view(), execution.deprioritized)
         if server is None:
             self.land_soon(NoServer())
@@ -103,7 +111,7 @@ class PendingAttempt:
             )
             self._driver.attempt(self._loop, self._call, self._land)
 
-    def land_soon(self, result: AttemptResult) -> None:
+    def land_soon(self, result: Ending) -> None:
         """End it in a later turn of the event loop."""
         self._loop.call_soon(self._land, result)
 
@@ -120,7 +128,7 @@ class PendingAttempt:
 
     def so_far(self) -> Attempt:
         """Return the record of it as if it ended now, without an answer."""
-        return self._record(sent=self._token.is_sending, error=None)
+        return self._record(sent=self._token.is_sending)
 
     def abandon(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
@@ -145,10 +153,7 @@ class PendingAttempt:
         server = name_of(call.server.address)
         error = AutoReconnect(f"{server}: the server stopped taking writes before it answered")
         record = self._record(sent=is_sent, error=error)
-        if is_sent:
-            self._finish(Failed(record, error, call.server, call.numbered))
-        else:
-            self._finish(NoServer(record))
+        self._finish(Failed(error, is_sent) if is_sent else NoServer(), record)
 
     def close(self, patience: float) -> None:
         """End the attempt because the client is closed: now if it is not sent, or after a while.
@@ -163,35 +168,42 @@ class PendingAttempt:
             patience = min(patience, self._execution.time_left() + _GRACE)
             self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
-    def _land(self, result: AttemptResult) -> None:
-        if self._deliver is None:
-            try:
-                self._note_late(result)
-            finally:
-                self._cancel_timer()
-                self._forget(self)
-        else:
-            self._finish(self._with_error_of_reply(result))
-
-    def _finish(self, result: AttemptResult) -> None:
-        deliver = self._deliver
-        if deliver is not None:
-            record = record_of(result)
-            if record is not None:
-                self._execution.attempts.append(record)
-            self._fall_silent()
-            self._cancel_timer()
-            try:
-                if record is not None:
-                    self._tell(record)
-            finally:
-                self._hand_over(deliver, result)
-
-    def _hand_over(self, deliver: Callable[[AttemptResult], None], result: AttemptResult) -> None:
+    def _land(self, result: Ending) -> None:
+        if isinstance(result, Replied):
+            error = self._error_in(result.reply)
+            if error is not None:
+                result = Failed(error, sent=True)
+        record: Attempt | None = None
+        match result:
+            case Replied():
+                record = self._record(sent=True, reply=result.reply)
+            case Failed():
+                record = self._record(sent=result.sent, error=result.error)
+        if self._deliver is not None:
+            self._finish(result, record)
+            return
         try:
-            deliver(result)
-        finally:  # not before: the next attempt finds the session that is given back
+            self._note_late(record)
+        finally:
+            self._cancel_timer()
             self._forget(self)
+
+    def _finish(self, result: Ending, record: Attempt | None = None) -> None:
+        deliver = self._deliver
+        if deliver is None:
+            return
+        if record is not None:
+            self._execution.attempts.append(record)
+        self._fall_silent()
+        self._cancel_timer()
+        try:
+            if record is not None:
+                self._tell(record)
+        finally:
+            try:
+                deliver(result)
+            finally:  # not before: the next attempt finds the session that is given back
+                self._forget(self)
 
     def _free_thread(self) -> None:
         if self._call is not None and self._driver.abandon(self._call):
@@ -203,6 +215,7 @@ class PendingAttempt:
         self._execution.pending = None
         if self._call is not None:
             self._execution.server = self._call.server
+            self._execution.is_numbered = self._call.numbered
 
     def _expire(self) -> None:
         if self._token.revoke():
@@ -226,8 +239,7 @@ class PendingAttempt:
         else:
             self._abandon_call()
             error = InvalidOperation("the client was closed before the server answered")
-            record = self._record(sent=sent, error=error)
-            self._finish(Failed(record, error))
+            self._finish(Failed(error, sent), self._record(sent=sent, error=error))
 
     def _note(self, *, sent: bool, error: BaseException | None = None) -> Attempt:
         self._noted = record = self._record(sent=sent, error=error)
@@ -240,40 +252,37 @@ class PendingAttempt:
         if watch is not None:
             watch.end_attempt(record, len(self._execution.attempts))
 
-    def _note_late(self, result: AttemptResult) -> None:
+    def _note_late(self, record: Attempt | None) -> None:
         # An answer that nobody waits for any more still tells how the write ended.
-        noted, record = self._noted, record_of(self._with_error_of_reply(result))
+        noted = self._noted
         if noted is not None and noted.sent and record is not None:
             attempts = self._execution.attempts
             attempts[attempts.index(noted)] = record
             self._execution.settle()
 
-    def _record(self, *, sent: bool, error: BaseException | None) -> Attempt:
+    def _record(
+        self,
+        *,
+        sent: bool,
+        error: BaseException | None = None,
+        reply: Mapping[str, Any] | None = None,
+    ) -> Attempt:
         address = None if self._call is None else self._call.server.address
-        duration = time.time() - self._created
-        return Attempt(address, self._created, duration, sent, error)
+        duration = self._loop.time() - self._began
+        return Attempt(address, time.time() - duration, duration, sent, error, reply)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _with_error_of_reply(self, result: AttemptResult) -> AttemptResult:
-        if not isinstance(result, Replied):
-            return result
-        try:
-            error = self._error_in(result.reply)
-            if error is None:
-                return result
-        except Exception as exc:  # noqa: BLE001 - the answer makes no sense, but it came
-            error = exc
-        record = replace(result.record, error=error, reply=None)
-        return Failed(record, error, result.server, result.numbered)
-
     def _error_in(self, reply: Mapping[str, Any]) -> Exception | None:
-        error = self._execution.command.error_in(reply)
-        if error is not None:
-            for label in reply.get("errorLabels", ()):
-                # Labels are the whole reply's, also where a write error stands in it (MongoDB 4.4
-                # answers so to a write that meets a step-down).
-                self._driver.add_label(error, label)
+        try:
+            error = self._execution.command.error_in(reply)
+            if error is not None:
+                for label in reply.get("errorLabels", ()):
+                    # Labels are the whole reply's, also where a write error stands in it (MongoDB
+                    # 4.4 answers so to a write that meets a step-down).
+                    self._driver.add_label(error, label)
+        except Exception as exc:  # noqa: BLE001 - the answer makes no sense, but it came
+            return exc
         return error

@@ -68,6 +68,9 @@ class Execution:
     server: ServerView | None = None
     """The server of the latest attempt for which one was chosen."""
 
+    is_numbered: bool = False
+    """Whether that one carried a transaction id."""
+
     watch: Watch | None = None
     """Who is told of the attempts; None if nobody wants to know."""
 

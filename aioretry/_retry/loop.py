@@ -13,17 +13,17 @@ from aioretry._commands import single
 from aioretry._commands.command import Command
 from aioretry._commands.error_codes import RETRYABLE_WRITE
 from aioretry._drivers.port import (
-    AttemptResult,
+    Address,
     Driver,
     Expired,
     Failed,
-    Ineligible,
     NoServer,
     Policy,
     Replied,
+    ServerKind,
     Unprepared,
 )
-from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.attempt import Ending, Ineligible, PendingAttempt
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.losses import Losses
 from aioretry._retry.monitoring import Watch, Watchers
@@ -102,9 +102,7 @@ class Coordinator:
         )
         return Execution(command, lease, deadline, numbering, concern, watch=watch)
 
-    def launch(
-        self, execution: Execution, deliver: Callable[[AttemptResult], None]
-    ) -> PendingAttempt:
+    def launch(self, execution: Execution, deliver: Callable[[Ending], None]) -> PendingAttempt:
         """Begin an attempt, whose result is delivered in a later turn of the event loop."""
         remove = self.pending.remove
         attempt = PendingAttempt(self.driver, self.loop, execution, deliver, remove)
@@ -122,7 +120,7 @@ class Coordinator:
         self._losses.close()
 
     async def execute(
-        self, execution: Execution, result: AttemptResult | None = None
+        self, execution: Execution, result: Ending | None = None
     ) -> Mapping[str, Any]:
         """Send a command until it is done, when its session is free for it.
 
@@ -141,9 +139,7 @@ class Coordinator:
         async with turn_of(execution):
             return await self.send(execution, result)
 
-    async def send(
-        self, execution: Execution, result: AttemptResult | None = None
-    ) -> Mapping[str, Any]:
+    async def send(self, execution: Execution, result: Ending | None = None) -> Mapping[str, Any]:
         """Send a command until it is done, as :meth:`execute` does, when it has its turn."""
         while True:
             if result is None:
@@ -170,12 +166,12 @@ class Coordinator:
                     assert_never(result)
             result = None
 
-    async def _attempt(self, execution: Execution) -> AttemptResult:
+    async def _attempt(self, execution: Execution) -> Ending:
         if execution.may_be_forgotten(self.loop.time()):
             raise forgotten(execution)
-        landed: asyncio.Future[AttemptResult] = self.loop.create_future()
+        landed: asyncio.Future[Ending] = self.loop.create_future()
 
-        def deliver(result: AttemptResult) -> None:
+        def deliver(result: Ending) -> None:
             if not landed.done():
                 landed.set_result(result)
 
@@ -188,42 +184,45 @@ class Coordinator:
 
     async def _lost(self, execution: Execution, result: Failed) -> bool:
         """Label an error; say whether its server is lost, once the driver knows what it tells."""
-        error, server = result.error, result.server
-        if result.numbered and needs_label(
+        error, server = result.error, execution.server
+        is_mongos = server is not None and server.kind is ServerKind.MONGOS
+        if execution.is_numbered and needs_label(
             error,
             retry_writes=self.policy.retry_writes,
             max_wire_version=None if server is None else server.max_wire_version,
-            is_mongos=result.is_mongos,
+            is_mongos=is_mongos,
         ):
             self.driver.add_label(error, RETRYABLE_WRITE)
         try:
             if server is None or result.is_server_well or not may_be_retryable(error):
                 return False
-            if result.is_mongos and result.record.sent and self._has_another(execution, result):
+            if is_mongos and result.sent and self._has_another(execution, server.address):
                 return False
             return not await self.waits.settle(execution, server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error
 
-    def _has_another(self, execution: Execution, result: Failed) -> bool:
+    def _has_another(self, execution: Execution, failed: Address) -> bool:
         """Tell whether a retry need not wait for news of the router that failed."""
-        spent = execution.deprioritized | {result.record.address}
+        spent = execution.deprioritized | {failed}
         return any(address not in spent for address in self.driver.view().writable)
 
     def _judge(self, execution: Execution, result: Failed, *, lost: bool) -> Retry:
         if execution.retries is None:
             limited = execution.deadline is not None
             execution.retries = RetryState(self.policy, limited, random.random)
-        failure = Failure(result.error, result.record.sent, result.numbered, lost, result.is_mongos)
+        server, numbered = execution.server, execution.is_numbered
+        is_mongos = server is not None and server.kind is ServerKind.MONGOS
+        failure = Failure(result.error, result.sent, numbered, lost, is_mongos)
         verdict = execution.retries.judge(failure, time_left=execution.time_left())
         match verdict:
             case GiveUp():
                 raise self._surfacing(execution, verdict)
             case Retry():
-                execution.numbering = Numbering.REQUIRED if result.numbered else Numbering.NEVER
-                if verdict.deprioritize and result.record.address is not None:
-                    execution.deprioritized |= {result.record.address}
-                self._announce(execution, result, verdict)
+                execution.numbering = Numbering.REQUIRED if numbered else Numbering.NEVER
+                if verdict.deprioritize and server is not None:
+                    execution.deprioritized |= {server.address}
+                self._announce(execution, result.error, verdict)
                 _forget_frames(result.error)
                 return verdict
 
@@ -236,13 +235,13 @@ class Coordinator:
         late.__cause__ = error
         return late
 
-    def _announce(self, execution: Execution, result: Failed, verdict: Retry) -> None:
+    def _announce(self, execution: Execution, error: Exception, verdict: Retry) -> None:
         event = RetryScheduled(
             operation=execution.command.operation,
             namespace=execution.command.namespace,
-            address=result.record.address,
-            error_class=type(result.error).__name__,
-            error_code=code_of(result.error),
+            address=execution.attempts[-1].address,
+            error_class=type(error).__name__,
+            error_code=code_of(error),
             attempt=len(execution.attempts),
             wait=verdict.wait,
             notes={} if execution.watch is None else execution.watch.notes,

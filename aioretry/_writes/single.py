@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from aioretry._commands.command import Command
-from aioretry._drivers.port import AttemptResult, Replied
-from aioretry._retry.attempt import PendingAttempt
+from aioretry._drivers.port import Replied
+from aioretry._retry.attempt import Ending, PendingAttempt
 from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
@@ -68,7 +68,7 @@ class Write(RunningWrite[T]):
     def _attempts(self) -> Sequence[Attempt]:
         return [] if self._execution is None else self._execution.attempts
 
-    def _land(self, result: AttemptResult) -> None:
+    def _land(self, result: Ending) -> None:
         self._pending = None
         if self._execution is None or self.done():
             return

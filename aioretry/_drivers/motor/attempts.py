@@ -1,8 +1,7 @@
 """What an attempt is, whoever makes it: its command, its server, and what came of it."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -16,21 +15,19 @@ from aioretry import deadlines
 from aioretry._commands.encoded import shown
 from aioretry._drivers.motor.idle import Doubts
 from aioretry._drivers.motor.messages import encode_documents
+from aioretry._drivers.motor.views import Views
 from aioretry._drivers.port import (
     AttemptCall,
     Expired,
     Failed,
     NoServer,
     NotTried,
-    Replied,
     ServerKind,
     ServerSession,
     ServerView,
-    TopologyView,
     Unprepared,
 )
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt
 
 # What these say is wrong was found before sending: in encoding, also if the command is too large
 # for the server, or in what the client was given.
@@ -50,38 +47,22 @@ class NotSentError(Exception):
         self.result = result
 
 
-class Stopwatch:
-    """Takes the time of an attempt."""
-
-    __slots__ = ("_clock", "started")
-
-    def __init__(self) -> None:
-        self.started = time.time()
-        self._clock = time.perf_counter()
-
-    def seconds(self) -> float:
-        """Return how long it has taken until now."""
-        return time.perf_counter() - self._clock
-
-
 class Attempts:
     """What all attempts of a client have in common.
 
     Args:
         delegate: The client.
-        view: Returns what is known of the deployment.
-        is_closed: Tells whether the client was closed.
+        views: What is known of the deployment.
     """
 
     def __init__(
         self,
         delegate: pymongo.MongoClient[Any],
-        view: Callable[[], TopologyView],
-        is_closed: Callable[[], bool],
+        views: Views,
     ) -> None:
         self.delegate = delegate
-        self.view = view
-        self.is_closed = is_closed
+        self.view = views.look
+        self.is_closed = False
         self.doubts = Doubts()
         listeners = delegate.options.event_listeners
         options: Any = delegate.options
@@ -119,7 +100,7 @@ class Attempts:
         """
         if call.token.is_revoked:
             raise NotSentError(Expired())
-        if self.is_closed():  # the event loop will find out
+        if self.is_closed:  # the event loop will find out
             raise NotSentError(NoServer())
         server = self.delegate._get_topology().get_server_by_address(call.server.address)
         if server is None:
@@ -164,18 +145,8 @@ class Attempts:
         )
         self.delegate._get_topology().handle_error(view.address, news)
 
-    def replied(self, call: AttemptCall, watch: Stopwatch, reply: Mapping[str, Any]) -> Replied:
-        """Return what came of an attempt that was answered."""
-        record = Attempt(call.server.address, watch.started, watch.seconds(), True, None, reply)
-        return Replied(record, reply, call.server, call.numbered)
-
     def failed(
-        self,
-        call: AttemptCall,
-        watch: Stopwatch,
-        error: BaseException,
-        *,
-        is_server_well: bool = False,
+        self, call: AttemptCall, error: BaseException, *, is_server_well: bool = False
     ) -> Failed | NotTried:
         """Return what came of an attempt that was not."""
         if isinstance(error, NotSentError):
@@ -185,8 +156,7 @@ class Attempts:
             cause, error = error, RuntimeError(f"an attempt was ended by {error!r}")
             error.__cause__ = cause
         sent = call.token.is_sending and not self._was_found_before(error)
-        record = Attempt(call.server.address, watch.started, watch.seconds(), sent, error)
-        return Failed(record, error, call.server, call.numbered, is_server_well)
+        return Failed(error, sent, is_server_well)
 
     def _was_found_before(self, error: Exception) -> bool:
         """Tell whether what an error says is wrong was found before anything was sent."""

@@ -117,7 +117,7 @@ class Dispatch:
         try:
             return entry.context.run(self._start, entry)
         except RuntimeError as exc:  # no thread to be had
-            is_closed = self._attempts.is_closed()  # the event loop will find out
+            is_closed = self._attempts.is_closed  # the event loop will find out
             result = NoServer() if is_closed else Unprepared(exc)
             self.loop.call_soon(self.land, entry, result)
             return True

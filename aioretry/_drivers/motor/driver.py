@@ -47,8 +47,7 @@ class MotorDriver:
         self._ending = SessionEnding(delegate)
         self._aborts = Aborts(delegate, self._ending)
         self._views = Views(delegate)
-        self._closed = False
-        self._attempts = Attempts(delegate, self._views.look, lambda: self._closed)
+        self._attempts = Attempts(delegate, self._views)
         self._dispatch: Dispatch | None = None
         # What may call the user's code, or has to encrypt, is a thread's.
         self._only_threads = self._views.are_users or uses_more(delegate)
@@ -60,7 +59,7 @@ class MotorDriver:
             InvalidOperation: The client was closed.
             ConfigurationError: A server is too old or too new for the driver.
         """
-        if self._closed:
+        if self._attempts.is_closed:
             raise InvalidOperation(_CLOSED)
         return self._views.look()
 
@@ -71,7 +70,7 @@ class MotorDriver:
         deliver: Callable[[AttemptResult], None],
     ) -> None:
         """Make an attempt, or have it wait until others have opened their connections."""
-        if self._closed:
+        if self._attempts.is_closed:
             raise InvalidOperation(_CLOSED)
         dispatch = self._dispatch
         if dispatch is None or dispatch.loop is not loop:
@@ -87,7 +86,7 @@ class MotorDriver:
         try:
             dispatch.add(call, deliver)
         except RuntimeError:
-            if self._closed:  # meanwhile, by another thread
+            if self._attempts.is_closed:  # meanwhile, by another thread
                 raise InvalidOperation(_CLOSED) from None
             raise
 
@@ -139,7 +138,7 @@ class MotorDriver:
 
     def close(self) -> None:
         """End the threads once what they carry has ended; wait for none."""
-        self._closed = True
+        self._attempts.is_closed = True
         self._prober.stop()
         self._threads.close()
         if self._dispatch is not None:

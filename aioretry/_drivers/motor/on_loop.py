@@ -13,12 +13,12 @@ from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure,
 from pymongo.helpers_shared import _check_command_response
 
 from aioretry import deadlines
-from aioretry._drivers.motor.attempts import Attempts, NotSentError, Stopwatch
+from aioretry._drivers.motor.attempts import Attempts, NotSentError
 from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.motor.connections import Connections, LoopConnection
 from aioretry._drivers.motor.messages import ping
 from aioretry._drivers.motor.sessions import LoopSession
-from aioretry._drivers.port import AttemptCall, AttemptResult, Expired
+from aioretry._drivers.port import AttemptCall, AttemptResult, Expired, Replied
 
 
 class LoopAttempt:
@@ -51,7 +51,6 @@ class LoopAttempt:
         "_session",
         "_start_again",
         "_timer",
-        "_watch",
     )
 
     def __init__(
@@ -85,7 +84,6 @@ class LoopAttempt:
         Returns:
             False if that has to be done in another way; nothing was done then.
         """
-        self._watch = Stopwatch()
         call, attempts = self._call, self._attempts
         try:
             server = attempts.driver_server(call)
@@ -128,7 +126,7 @@ class LoopAttempt:
             _let_through(exc)
         else:
             self._release()
-            self._land(self._attempts.replied(self._call, self._watch, reply))
+            self._land(Replied(reply))
 
     def fail(self, error: Exception) -> None:
         """Take what went wrong with the connection."""
@@ -235,7 +233,7 @@ class LoopAttempt:
             if isinstance(error, PyMongoError):
                 self._survive(self._tell_driver, error, self._connection)
             self._release()
-        return self._attempts.failed(self._call, self._watch, error)
+        return self._attempts.failed(self._call, error)
 
     def _survive(self, call: Callable[..., object], *arguments: object) -> None:
         """Call something that must not keep the attempt from landing, whatever it raises."""
@@ -260,9 +258,7 @@ class LoopAttempt:
                 self._land_broken(error, is_server_well=is_server_well)
 
     def _land_broken(self, error: PyMongoError, *, is_server_well: bool) -> None:
-        result = self._attempts.failed(
-            self._call, self._watch, error, is_server_well=is_server_well
-        )
+        result = self._attempts.failed(self._call, error, is_server_well=is_server_well)
         self._context.run(self._land, result)
 
     def _forget_session(self) -> None:

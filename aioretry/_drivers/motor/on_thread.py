@@ -10,9 +10,16 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 
 from aioretry import deadlines
 from aioretry._commands.command import Command
-from aioretry._drivers.motor.attempts import Attempts, NotSentError, Stopwatch, time_limit
+from aioretry._drivers.motor.attempts import Attempts, NotSentError, time_limit
 from aioretry._drivers.motor.checkup import PATIENCE, is_break, is_well
-from aioretry._drivers.port import AttemptCall, AttemptResult, Expired, NoServer, ServerView
+from aioretry._drivers.port import (
+    AttemptCall,
+    AttemptResult,
+    Expired,
+    NoServer,
+    Replied,
+    ServerView,
+)
 from aioretry._drivers.threads import Job
 from aioretry.deadlines import Deadline
 
@@ -54,28 +61,27 @@ class ThreadAttempt(Job):
                 _hang_up(connection)
 
     def _land(self) -> AttemptResult:
-        watch = Stopwatch()
         try:
-            return self._make(watch)
+            return self._make()
         except BaseException as exc:  # noqa: BLE001 - whatever it is, the attempt lands
-            return self._attempts.failed(self._call, watch, exc)
+            return self._attempts.failed(self._call, exc)
 
-    def _make(self, watch: Stopwatch) -> AttemptResult:
+    def _make(self) -> AttemptResult:
         call, attempts = self._call, self._attempts
         try:
             server = attempts.driver_server(call)
             attempts.prepare(call)
             reply = self._send(call.server, server)
         except _AbandonedError as exc:
-            return attempts.failed(call, watch, exc.error)
+            return attempts.failed(call, exc.error)
         except _BrokenError as exc:
             is_server_well = is_well(attempts.delegate, exc.view)
             if not is_server_well:
                 attempts.learn_of(exc.error, exc.view, exc.connection)
-            return attempts.failed(call, watch, exc.error, is_server_well=is_server_well)
+            return attempts.failed(call, exc.error, is_server_well=is_server_well)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
-            return attempts.failed(call, watch, exc)
-        return attempts.replied(call, watch, reply)
+            return attempts.failed(call, exc)
+        return Replied(reply)
 
     def _send(self, view: ServerView, server: Any) -> dict[str, Any]:
         # What PyMongo's own write path does once a server is selected, less its retry loop: its

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from aioretry._drivers.motor.attempts import Attempts, Stopwatch, time_limit
+from aioretry._drivers.motor.attempts import Attempts, time_limit
 from aioretry._drivers.port import AttemptCall, AttemptResult
 from aioretry._drivers.threads import Job
 
@@ -34,7 +34,6 @@ class Opening(Job):
         """Go on: what is opened is of use to others."""
 
     def _open(self) -> AttemptResult | None:
-        watch = Stopwatch()
         call, attempts = self._call, self._attempts
         try:
             server = attempts.driver_server(call)
@@ -43,5 +42,5 @@ class Opening(Job):
             with time_limit(call.deadline, server), checkout:
                 pass
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
-            return attempts.failed(call, watch, exc)
+            return attempts.failed(call, exc)
         return None

@@ -16,12 +16,14 @@ from pymongo.errors import (
 )
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
+from aioretry import DeadlineExceeded, Outcome, attempts_of, outcome_of
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
+    Failed,
     NoServer,
     Policy,
+    Replied,
     ServerKind,
     ServerView,
     TopologyView,
@@ -32,7 +34,6 @@ from aioretry._retry.sessions import SessionLease
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
-from tests.unit.results import result_of
 
 CALLER = contextvars.ContextVar("CALLER")
 
@@ -115,7 +116,6 @@ class Driver:
 
     def fly(self, call, step):
         """Play an attempt."""
-        chosen = call.server
         if step is NoServer:
             return NoServer()
         session = call.lease.carry()
@@ -123,9 +123,7 @@ class Driver:
             call.taken = call.number.take(session)
         call.token.begin_sending()
         call.lease.drop()
-        error = step if isinstance(step, Exception) else None
-        record = Attempt(chosen.address, 0.0, 0.0, True, error, None if error else step)
-        return result_of(record, chosen, call.numbered)
+        return Failed(step, sent=True) if isinstance(step, Exception) else Replied(step)
 
 
 @pytest.fixture(autouse=True)
@@ -356,7 +354,7 @@ class TestCancelling:
         assert [] == driver.sessions
         call.lease.drop()
         assert ["discarded"] == driver.sessions
-        deliver(result_of(Attempt(A, 0, 0, True, None, OK), server(), True))
+        deliver(Replied(OK))
         assert write.cancelled()
 
     async def test_between_attempts(self):
@@ -512,7 +510,7 @@ class TestDeposed:
         lost, late = await self.send(driver, A)
         while not driver.held:
             await asyncio.sleep(0.001)
-        late(result_of(Attempt(A, 0, 0, True, None, OK), server(), True))
+        late(Replied(OK))
         await asyncio.sleep(0)
         assert not write.done()
         ((call, deliver),) = driver.held

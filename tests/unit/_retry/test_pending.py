@@ -8,13 +8,11 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import AutoReconnect, InvalidOperation
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Attempt
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
 from aioretry._drivers.port import (
     Expired,
     Failed,
-    Ineligible,
     NoServer,
     Replied,
     ServerKind,
@@ -22,12 +20,11 @@ from aioretry._drivers.port import (
     TopologyView,
     Unprepared,
 )
-from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.attempt import Ineligible, PendingAttempt
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import SessionLease
 from aioretry.deadlines import Deadline
-from tests.unit.results import result_of
 
 A, B = ("a", 1), ("b", 1)
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
@@ -168,10 +165,7 @@ class Sky:
         return self.loop.now - started
 
 
-def applied(call):
-    """What a server's late answer makes of an attempt."""
-    record = Attempt(call.server.address, 0.0, 0.0, True, None, {"ok": 1, "n": 1})
-    return result_of(record, call.server, True)
+APPLIED = Replied({"ok": 1, "n": 1})
 
 
 class TestGivenUp:
@@ -185,11 +179,11 @@ class TestGivenUp:
         sky.driver.know(server(B))
         assert 0.1 <= sky.seconds_until_the_end() <= 0.1 + 2 * LOOK_EVERY + 0.02
         (result,) = sky.results
-        assert (Failed, numbered) == (type(result), result.numbered)
-        assert (A, True) == (result.record.address, result.record.sent)
-        assert isinstance(result.record.error, AutoReconnect)
-        assert "a:1: the server stopped taking writes" in str(result.record.error)
-        assert [result.record] == sky.execution.attempts
+        assert (Failed, numbered) == (type(result), sky.execution.is_numbered)
+        assert isinstance(result.error, AutoReconnect)
+        assert "a:1: the server stopped taking writes" in str(result.error)
+        (record,) = sky.execution.attempts
+        assert (A, True, result.error) == (record.address, record.sent, record.error)
         assert [sky.driver.calls[0][0]] == sky.driver.abandoned
 
     def test_while_there_is_no_other_server(self):
@@ -232,10 +226,12 @@ class TestGivenUp:
         """Only the attempts at the router that is unknown now end."""
         sky = Sky(server(A), server(B))
         sky.launch(A)
+        at_a = sky.execution
         sky.launch(B)
         sky.driver.know(server(B))
         sky.loop.pass_by(30)
-        assert [A] == [result.record.address for result in sky.results]
+        assert [A] == [record.address for record in at_a.attempts]
+        assert ([], 1) == (sky.execution.attempts, len(sky.results))
 
     def test_before_it_was_sent(self):
         """It ends at once as if no server had been there, and is not sent any more."""
@@ -244,7 +240,7 @@ class TestGivenUp:
         sky.driver.know(server(B))
         sky.seconds_until_the_end()
         (result,) = sky.results
-        assert (NoServer, False) == (type(result), result.record.sent)
+        assert (NoServer, False) == (type(result), sky.execution.attempts[0].sent)
         assert not sky.driver.calls[0][0].token.begin_sending()
 
     def test_with_no_server_yet(self):
@@ -305,14 +301,14 @@ class TestSlots:
             sky.begin()
         assert (2, 2) == (len(sky.driver.calls), sky.pending.waiting)
         sky.driver.know(server(B))
-        call, land = sky.driver.calls[0]
-        land(applied(call))
+        _call, land = sky.driver.calls[0]
+        land(APPLIED)
         assert (3, 1) == (len(sky.driver.calls), sky.pending.waiting)
         assert B == sky.driver.calls[2][0].server.address
-        for call, land in sky.driver.calls[1:]:
-            land(applied(call))
-        call, land = sky.driver.calls[3]
-        land(applied(call))
+        for _call, land in sky.driver.calls[1:]:
+            land(APPLIED)
+        _call, land = sky.driver.calls[3]
+        land(APPLIED)
         assert [Replied] * 4 == [type(result) for result in sky.results]
         sky.loop.pass_by(1)
         assert [] == sky.loop.timers
@@ -324,8 +320,8 @@ class TestSlots:
         sky.begin()
         calls_at_the_end = []
         sky.told = lambda: calls_at_the_end.append(len(sky.driver.calls))
-        call, land = sky.driver.calls[0]
-        land(applied(call))
+        _call, land = sky.driver.calls[0]
+        land(APPLIED)
         assert ([1], 2) == (calls_at_the_end, len(sky.driver.calls))
 
     def test_cancelled_while_it_waits(self):
@@ -334,8 +330,8 @@ class TestSlots:
         sky.begin()
         sky.begin().abandon(KeyError())
         sky.begin()
-        call, land = sky.driver.calls[0]
-        land(applied(call))
+        _call, land = sky.driver.calls[0]
+        land(APPLIED)
         assert (2, 0) == (len(sky.driver.calls), sky.pending.waiting)
 
     def test_its_deadline_while_it_waits(self):
@@ -353,8 +349,8 @@ class TestSlots:
         for _ in range(3):
             sky.begin()
         sky.driver.know()
-        call, land = sky.driver.calls[0]
-        land(applied(call))
+        _call, land = sky.driver.calls[0]
+        land(APPLIED)
         sky.loop.pass_by(0.01)
         assert [Replied, NoServer, NoServer] == [type(result) for result in sky.results]
         assert (1, 0) == (len(sky.driver.calls), sky.pending.waiting)
@@ -368,8 +364,8 @@ class TestSlots:
         sky.begin()
         sky.begin()
         sky.driver.error = error
-        call, land = sky.driver.calls[0]
-        land(applied(call))
+        _call, land = sky.driver.calls[0]
+        land(APPLIED)
         sky.loop.pass_by(0.01)
         assert [Replied, result] == [type(each) for each in sky.results]
 
@@ -387,7 +383,7 @@ class TestSlots:
         sky.begin()
         sky.begin()
         sky.pending.close(2.0)
-        assert [InvalidOperation] * 2 == [type(each.record.error) for each in sky.results]
+        assert [InvalidOperation] * 2 == [type(each.error) for each in sky.results]
 
     def test_its_context(self):
         """What waited is sent in the context of its own caller."""
@@ -397,8 +393,8 @@ class TestSlots:
         contextvars.Context().run(lambda: (name.set("second"), sky.begin()))
         sent_in = []
         sky.driver.sent = lambda: sent_in.append(name.get(None))
-        call, land = sky.driver.calls[0]
-        land(applied(call))
+        _call, land = sky.driver.calls[0]
+        land(APPLIED)
         assert ["second"] == sent_in
 
 
@@ -409,14 +405,14 @@ class TestBound:
         sky.driver.bound = 1
         for _ in range(3):
             sky.launch()
-        (call, land), *_ = reversed(sky.driver.calls)
+        (_call, land), *_ = reversed(sky.driver.calls)
         sky.driver.know(server(B))
         sky.loop.pass_by(30)
         assert 1 == len(sky.results)
         sky.driver.bound = 2
         sky.loop.pass_by(LOOK_EVERY)
         assert [Failed] * 2 == [type(result) for result in sky.results]
-        land(applied(call))
+        land(APPLIED)
         assert isinstance(sky.results[2], Replied)
 
     def test_what_is_not_sent_waits_for_nothing(self):
@@ -437,7 +433,7 @@ class TestAfterwards:
         sky.driver.know(server(B))
         sky.seconds_until_the_end()
         history = list(sky.execution.attempts)
-        sky.land(applied(sky.driver.calls[0][0]))
+        sky.land(APPLIED)
         assert (1, history) == (len(sky.results), sky.execution.attempts)
 
     def test_nothing_is_scheduled_while_nothing_is_under_way(self):
@@ -448,7 +444,7 @@ class TestAfterwards:
             sky.launch()
             sky.loop.pass_by(1)
             assert 1 == len(sky.loop.timers)
-            sky.land(applied(sky.driver.calls[-1][0]))
+            sky.land(APPLIED)
             sky.loop.pass_by(LOOK_EVERY)
             assert [] == sky.loop.timers
             looks = sky.driver.views
@@ -472,11 +468,10 @@ def test_an_answer_that_makes_no_sense():
     """It ends the attempt all the same, which may have been applied."""
     sky = Sky(server(A))
     sky.launch()
-    record = Attempt(A, 0.0, 0.0, True, None, {"ok": 1, "writeErrors": 7})
-    sky.land(result_of(record, server(A), True))
+    sky.land(Replied({"ok": 1, "writeErrors": 7}))
     (result,) = sky.results
-    assert (Failed, True) == (type(result), result.record.sent)
-    assert isinstance(result.record.error, TypeError)
+    assert (Failed, True) == (type(result), result.sent)
+    assert isinstance(result.error, TypeError)
     sky.loop.pass_by(1)
     assert [] == sky.loop.timers
 
@@ -494,7 +489,7 @@ class TestCancelled:
         sky.loop.pass_by(1)
         assert ([call], []) == (sky.driver.abandoned, sky.results)
         assert [] == sky.loop.timers
-        sky.land(applied(call))
+        sky.land(APPLIED)
         assert [{"ok": 1, "n": 1}] == [attempt.reply for attempt in sky.execution.attempts]
 
     def test_is_looked_after_until_it_lands(self):
@@ -502,7 +497,7 @@ class TestCancelled:
         sky = Sky(server(A))
         attempt = sky.launch()
         attempt.abandon(KeyError())
-        sky.land(applied(sky.driver.calls[0][0]))
+        sky.land(APPLIED)
         sky.driver.know(server(B))
         sky.loop.pass_by(1)
         assert ([], []) == (sky.driver.abandoned, sky.loop.timers)
@@ -516,12 +511,12 @@ class TestClosing:
         sky.launch(sent=False)
         sky.driver.error = InvalidOperation()  # as every look at a closed client
         sky.pending.close(2.0)
-        assert [False] == [result.record.sent for result in sky.results]
+        assert [False] == [result.sent for result in sky.results]
         sky.loop.pass_by(1.9)
         assert 1 == len(sky.results)
         sky.loop.pass_by(0.2)
-        assert [False, True] == [result.record.sent for result in sky.results]
-        assert {InvalidOperation} == {type(result.record.error) for result in sky.results}
+        assert [False, True] == [result.sent for result in sky.results]
+        assert {InvalidOperation} == {type(result.error) for result in sky.results}
         assert 2 == len(sky.driver.abandoned)
         sky.loop.pass_by(1)
         assert [] == sky.loop.timers
@@ -532,14 +527,14 @@ class TestClosing:
         sky.launch(deadline=Deadline.after(0))
         sky.pending.close(2.0)
         sky.loop.pass_by(0.5)
-        assert [InvalidOperation] == [type(result.record.error) for result in sky.results]
+        assert [InvalidOperation] == [type(result.error) for result in sky.results]
 
     def test_an_answer_in_time_counts(self):
         """What was sent before the client was closed may be answered."""
         sky = Sky(server(A))
         sky.launch()
         sky.pending.close(2.0)
-        sky.land(applied(sky.driver.calls[0][0]))
+        sky.land(APPLIED)
         sky.loop.pass_by(10)
         assert [Replied] == [type(result) for result in sky.results]
 

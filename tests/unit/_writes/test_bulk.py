@@ -8,16 +8,15 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import BulkWriteError, ProtocolError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Attempt, Outcome, attempts_of, outcome_of, partial_result_of, resolve
+from aioretry import Outcome, attempts_of, outcome_of, partial_result_of, resolve
 from aioretry._commands.bulk_arguments import insert_many
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target
 from aioretry._drivers.motor import encode_documents
-from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
+from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.bulk import BulkWrite
-from tests.unit.results import result_of
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
@@ -89,8 +88,7 @@ def end(attempt, reply=None, error=None, server=SERVER):
     """End an attempt."""
     call, deliver = attempt
     call.lease.drop()
-    record = Attempt(server.address, 0.0, 0.0, True, error, reply)
-    deliver(result_of(record, server, numbered=True))
+    deliver(Replied(reply) if error is None else Failed(error, sent=True))
 
 
 @pytest.fixture

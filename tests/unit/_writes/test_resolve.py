@@ -9,16 +9,15 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Attempt, DeadlineExceeded, Outcome, ResolveError, outcome_of, resolve
+from aioretry import DeadlineExceeded, Outcome, ResolveError, outcome_of, resolve
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Target, insert_one
-from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
+from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.command_execution import trusted_seconds
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
-from tests.unit.results import result_of
 
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
@@ -90,9 +89,8 @@ class Driver:
         call.token.begin_sending()
         call.lease.drop()
         answer = self.answer
-        error = answer if isinstance(answer, Exception) else None
-        record = Attempt(call.server.address, 0.0, 0.0, True, error, None if error else answer)
-        loop.call_soon(deliver, result_of(record, call.server, numbered=True))
+        failed = isinstance(answer, Exception)
+        loop.call_soon(deliver, Failed(answer, sent=True) if failed else Replied(answer))
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from pymongo.errors import (
 from pymongo.write_concern import WriteConcern
 
 from aioretry import (
-    Attempt,
     DeadlineExceeded,
     Outcome,
     attempts_of,
@@ -34,13 +33,12 @@ from aioretry import (
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.replies import alone
 from aioretry._commands.single import Target
-from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
+from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.group.command import latest
 from aioretry._writes.group.queue import Coalescing, InsertQueue
 from aioretry.deadlines import Deadline, current_deadline, surrounding_end
-from tests.unit.results import result_of
 
 ADDRESS = ("a", 1)
 LIMITS = CommandLimits(2**20, 48_000_000, 100_000)
@@ -114,17 +112,16 @@ class Flying:
 
     def reply(self, **reply):
         """Answer."""
-        self._land(None, {"ok": 1, "n": len(self.ids)} | reply)
+        self._land(Replied({"ok": 1, "n": len(self.ids)} | reply))
 
     def fail(self, error):
         """Fail after sending."""
         self.driver.renew()
-        self._land(error, None)
+        self._land(Failed(error, sent=True))
 
-    def _land(self, error, reply):
+    def _land(self, result):
         self.call.lease.drop()
-        record = Attempt(ADDRESS, 0.0, 0.0, True, error, reply)
-        self._deliver(result_of(record, self.driver.server, self.number is not None))
+        self._deliver(result)
 
 
 class Driver:

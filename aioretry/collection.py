@@ -1,8 +1,8 @@
 """A Motor collection whose writes are retried."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from bson.codec_options import CodecOptions
 from pymongo.errors import ConfigurationError
@@ -18,8 +18,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry._commands import bulk_arguments, single
 from aioretry._commands.arguments import CollationIn, Document, Hint, Projection, Sort, Update
-from aioretry._commands.command import Command
-from aioretry._commands.single import Target
+from aioretry._commands.target import Target
 from aioretry._drivers.motor import (
     AgnosticClientSession,
     AsyncIOMotorCollection,
@@ -198,12 +197,10 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 comment=comment,
             )
         return self._submit(
-            "insert_one",
+            single.Insert(
+                document, bypass_document_validation=bypass_document_validation, comment=comment
+            ),
             session,
-            single.insert_one,
-            document,
-            bypass_document_validation,
-            comment,
         )
 
     def update_one(  # type: ignore[override]
@@ -253,19 +250,20 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 **_given(sort=sort),
             )
         return self._submit(
-            "update_one",
+            single.UpdateOrReplace(
+                "update_one",
+                filter,
+                update,
+                upsert=upsert,
+                bypass_document_validation=bypass_document_validation,
+                collation=collation,
+                array_filters=array_filters,
+                hint=hint,
+                let=let,
+                sort=sort,
+                comment=comment,
+            ),
             session,
-            single.update_one,
-            filter,
-            update,
-            upsert,
-            bypass_document_validation,
-            collation,
-            array_filters,
-            hint,
-            let,
-            sort,
-            comment,
         )
 
     def replace_one(  # type: ignore[override]
@@ -312,18 +310,19 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 **_given(sort=sort),
             )
         return self._submit(
-            "replace_one",
+            single.UpdateOrReplace(
+                "replace_one",
+                filter,
+                replacement,
+                upsert=upsert,
+                bypass_document_validation=bypass_document_validation,
+                collation=collation,
+                hint=hint,
+                let=let,
+                sort=sort,
+                comment=comment,
+            ),
             session,
-            single.replace_one,
-            filter,
-            replacement,
-            upsert,
-            bypass_document_validation,
-            collation,
-            hint,
-            let,
-            sort,
-            comment,
         )
 
     def delete_one(  # type: ignore[override]
@@ -358,7 +357,10 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 comment=comment,
             )
         return self._submit(
-            "delete_one", session, single.delete_one, filter, collation, hint, let, comment
+            single.Delete(
+                "delete_one", filter, collation=collation, hint=hint, let=let, comment=comment
+            ),
+            session,
         )
 
     def insert_many(  # type: ignore[override]
@@ -395,13 +397,8 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 comment=comment,
             )
         return self._submit_bulk(
-            "insert_many",
+            bulk_arguments.InsertMany(documents, ordered, bypass_document_validation, comment),
             session,
-            bulk_arguments.insert_many,
-            documents,
-            ordered,
-            bypass_document_validation,
-            comment,
         )
 
     def bulk_write(  # type: ignore[override]
@@ -443,15 +440,10 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 let=let,
             )
         return self._submit_bulk(
-            "bulk_write",
+            bulk_arguments.BulkRequests(
+                requests, ordered, bypass_document_validation, comment, let, add_requests
+            ),
             session,
-            bulk_arguments.bulk_write,
-            requests,
-            ordered,
-            bypass_document_validation,
-            comment,
-            let,
-            add_requests,
         )
 
     def update_many(  # type: ignore[override]
@@ -498,18 +490,19 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 comment=comment,
             )
         return self._submit(
-            "update_many",
+            single.UpdateOrReplace(
+                "update_many",
+                filter,
+                update,
+                upsert=upsert,
+                array_filters=array_filters,
+                bypass_document_validation=bypass_document_validation,
+                collation=collation,
+                hint=hint,
+                let=let,
+                comment=comment,
+            ),
             session,
-            single.update_many,
-            filter,
-            update,
-            upsert,
-            array_filters,
-            bypass_document_validation,
-            collation,
-            hint,
-            let,
-            comment,
         )
 
     def delete_many(  # type: ignore[override]
@@ -539,7 +532,10 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 filter, collation=collation, hint=hint, session=session, let=let, comment=comment
             )
         return self._submit(
-            "delete_many", session, single.delete_many, filter, collation, hint, let, comment
+            single.Delete(
+                "delete_many", filter, collation=collation, hint=hint, let=let, comment=comment
+            ),
+            session,
         )
 
     def find_one_and_delete(  # type: ignore[override]
@@ -580,16 +576,17 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 **kwargs,
             )
         return self._submit(
-            "find_one_and_delete",
+            single.FindAndModify(
+                "find_one_and_delete",
+                filter,
+                projection=projection,
+                sort=sort,
+                hint=hint,
+                let=let,
+                comment=comment,
+                options=kwargs,
+            ),
             session,
-            single.find_one_and_delete,
-            filter,
-            projection,
-            sort,
-            hint,
-            let,
-            comment,
-            kwargs,
         )
 
     def find_one_and_replace(  # type: ignore[override]
@@ -639,19 +636,20 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 **kwargs,
             )
         return self._submit(
-            "find_one_and_replace",
+            single.FindAndModify(
+                "find_one_and_replace",
+                filter,
+                replacement,
+                projection=projection,
+                sort=sort,
+                upsert=upsert,
+                return_document=return_document,
+                hint=hint,
+                let=let,
+                comment=comment,
+                options=kwargs,
+            ),
             session,
-            single.find_one_and_replace,
-            filter,
-            replacement,
-            projection,
-            sort,
-            upsert,
-            return_document,
-            hint,
-            let,
-            comment,
-            kwargs,
         )
 
     def find_one_and_update(  # type: ignore[override]
@@ -704,20 +702,21 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
                 **kwargs,
             )
         return self._submit(
-            "find_one_and_update",
+            single.FindAndModify(
+                "find_one_and_update",
+                filter,
+                update,
+                projection=projection,
+                sort=sort,
+                upsert=upsert,
+                return_document=return_document,
+                array_filters=array_filters,
+                hint=hint,
+                let=let,
+                comment=comment,
+                options=kwargs,
+            ),
             session,
-            single.find_one_and_update,
-            filter,
-            update,
-            projection,
-            sort,
-            upsert,
-            return_document,
-            array_filters,
-            hint,
-            let,
-            comment,
-            kwargs,
         )
 
     def _is_motors(self, session: Any, options: "dict[str, Any] | None" = None) -> bool:
@@ -756,35 +755,21 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         self._own_queue = queue
         return queue
 
-    def _submit(
-        self,
-        operation: str,
-        session: Session | None,
-        build: Callable[Concatenate[Target, P], Command[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> asyncio.Future[T]:
-        coordinator = self._write_path.coordinator()
-        lease = self._write_path.lease(session)
-        deadline = self._write_path.deadline()
-        target = self._target()
-        watch = coordinator.watchers.watch(operation, target.namespace)
-        return Write(coordinator, lambda: build(target, *args, **kwargs), lease, deadline, watch)
+    def _submit(self, arguments: single.Arguments[T], session: Session | None) -> asyncio.Future[T]:
+        path, target = self._write_path, self._target()
+        coordinator = path.coordinator()
+        watch = coordinator.watchers.watch(arguments.operation, target.namespace)
+        write: Write[T] = Write(coordinator, path.lease(session), path.deadline(), watch)
+        return write.begin(arguments, target)
 
     def _submit_bulk(
-        self,
-        operation: str,
-        session: Session | None,
-        plan: Callable[Concatenate[Target, P], bulk_arguments.Plan[T]],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, arguments: bulk_arguments.Arguments[T], session: Session | None
     ) -> asyncio.Future[T]:
-        coordinator = self._write_path.coordinator()
-        lease = self._write_path.lease(session)
-        deadline = self._write_path.deadline()
-        target = self._target()
-        watch = coordinator.watchers.watch(operation, target.namespace)
-        return BulkWrite(coordinator, lambda: plan(target, *args, **kwargs), lease, deadline, watch)
+        path, target = self._write_path, self._target()
+        coordinator = path.coordinator()
+        watch = coordinator.watchers.watch(arguments.operation, target.namespace)
+        write: BulkWrite[T] = BulkWrite(coordinator, path.lease(session), path.deadline(), watch)
+        return write.begin(arguments, target)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """One operation: an implicit session, a deadline and a history, for one or a few writes."""
 
-from asyncio import CancelledError
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,18 +15,18 @@ from pymongo.results import (
 
 from aioretry._commands import bulk_arguments, single
 from aioretry._commands.arguments import CollationIn, Document, Hint, Projection, Sort, Update
-from aioretry._commands.command import Command
-from aioretry._commands.single import Target
+from aioretry._commands.target import Target
 from aioretry._drivers.motor import add_requests
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
-from aioretry._retry.sessions import SessionLease
-from aioretry._writes.bulk import BulkRun, explain_unplanned
+from aioretry._retry.sessions import LastingLease
+from aioretry._writes.bulk import BulkWrite
 from aioretry._writes.context import WritePath
+from aioretry._writes.future import RunningWrite
 from aioretry._writes.keyed import KeyedWrites
-from aioretry._writes.single import explain, result_of
+from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline, validate_seconds
-from aioretry.errors import Attempt, DeadlineExceeded, Outcome, refusal
+from aioretry.errors import Attempt, refusal
 from aioretry.sources import StatementSource
 
 __all__ = ["Operation"]
@@ -56,7 +55,7 @@ class Operation:
         self._history: list[Attempt] = []
         self._coordinator: Coordinator | None = None
         self._deadline: Deadline | None = None
-        self._lease: SessionLease | None = None
+        self._lease: LastingLease | None = None
         self._busy = False
         self._has_left = False
 
@@ -98,7 +97,7 @@ class Operation:
         self._coordinator = None
         self._has_left = True
         if not self._busy:  # else a task of the user's still writes, and ends it
-            self._end_lease(discard=False)
+            self._end_lease()
         if self._keyed is not None:
             await self._keyed.close(exc, self._limit())
 
@@ -110,13 +109,9 @@ class Operation:
     ) -> InsertOneResult:
         """Insert a document; as ``collection.insert_one()``."""
         return await self._write(
-            "insert_one",
-            lambda target: single.insert_one(
-                target,
-                document if self._keyed is None else self._keyed.identified(document),
-                bypass_document_validation,
-                comment,
-            ),
+            single.Insert(
+                document, bypass_document_validation=bypass_document_validation, comment=comment
+            )
         )
 
     async def update_one(
@@ -134,20 +129,19 @@ class Operation:
     ) -> UpdateResult:
         """Update a document; as ``collection.update_one()``."""
         return await self._write(
-            "update_one",
-            lambda target: single.update_one(
-                target,
+            single.UpdateOrReplace(
+                "update_one",
                 filter,
                 update,
-                upsert,
-                bypass_document_validation,
-                collation,
-                array_filters,
-                hint,
-                let,
-                sort,
-                comment,
-            ),
+                upsert=upsert,
+                bypass_document_validation=bypass_document_validation,
+                collation=collation,
+                array_filters=array_filters,
+                hint=hint,
+                let=let,
+                sort=sort,
+                comment=comment,
+            )
         )
 
     async def replace_one(
@@ -164,19 +158,18 @@ class Operation:
     ) -> UpdateResult:
         """Replace a document; as ``collection.replace_one()``."""
         return await self._write(
-            "replace_one",
-            lambda target: single.replace_one(
-                target,
+            single.UpdateOrReplace(
+                "replace_one",
                 filter,
                 replacement,
-                upsert,
-                bypass_document_validation,
-                collation,
-                hint,
-                let,
-                sort,
-                comment,
-            ),
+                upsert=upsert,
+                bypass_document_validation=bypass_document_validation,
+                collation=collation,
+                hint=hint,
+                let=let,
+                sort=sort,
+                comment=comment,
+            )
         )
 
     async def delete_one(
@@ -189,8 +182,9 @@ class Operation:
     ) -> DeleteResult:
         """Delete a document; as ``collection.delete_one()``."""
         return await self._write(
-            "delete_one",
-            lambda target: single.delete_one(target, filter, collation, hint, let, comment),
+            single.Delete(
+                "delete_one", filter, collation=collation, hint=hint, let=let, comment=comment
+            )
         )
 
     async def insert_many(
@@ -202,10 +196,7 @@ class Operation:
     ) -> InsertManyResult:
         """Insert documents; as ``collection.insert_many()``."""
         return await self._write_bulk(
-            "insert_many",
-            lambda target: bulk_arguments.insert_many(
-                target, documents, ordered, bypass_document_validation, comment
-            ),
+            bulk_arguments.InsertMany(documents, ordered, bypass_document_validation, comment)
         )
 
     async def bulk_write(
@@ -218,10 +209,9 @@ class Operation:
     ) -> BulkWriteResult:
         """Send a list of writes; as ``collection.bulk_write()``."""
         return await self._write_bulk(
-            "bulk_write",
-            lambda target: bulk_arguments.bulk_write(
-                target, requests, ordered, bypass_document_validation, comment, let, add_requests
-            ),
+            bulk_arguments.BulkRequests(
+                requests, ordered, bypass_document_validation, comment, let, add_requests
+            )
         )
 
     async def update_many(
@@ -238,19 +228,18 @@ class Operation:
     ) -> UpdateResult:
         """Update all documents that match; as ``collection.update_many()``."""
         return await self._write(
-            "update_many",
-            lambda target: single.update_many(
-                target,
+            single.UpdateOrReplace(
+                "update_many",
                 filter,
                 update,
-                upsert,
-                array_filters,
-                bypass_document_validation,
-                collation,
-                hint,
-                let,
-                comment,
-            ),
+                upsert=upsert,
+                array_filters=array_filters,
+                bypass_document_validation=bypass_document_validation,
+                collation=collation,
+                hint=hint,
+                let=let,
+                comment=comment,
+            )
         )
 
     async def delete_many(
@@ -263,8 +252,9 @@ class Operation:
     ) -> DeleteResult:
         """Delete all documents that match; as ``collection.delete_many()``."""
         return await self._write(
-            "delete_many",
-            lambda target: single.delete_many(target, filter, collation, hint, let, comment),
+            single.Delete(
+                "delete_many", filter, collation=collation, hint=hint, let=let, comment=comment
+            )
         )
 
     async def find_one_and_delete(
@@ -279,10 +269,16 @@ class Operation:
     ) -> Any:
         """Delete a document and return it; as ``collection.find_one_and_delete()``."""
         return await self._write(
-            "find_one_and_delete",
-            lambda target: single.find_one_and_delete(
-                target, filter, projection, sort, hint, let, comment, kwargs
-            ),
+            single.FindAndModify(
+                "find_one_and_delete",
+                filter,
+                projection=projection,
+                sort=sort,
+                hint=hint,
+                let=let,
+                comment=comment,
+                options=kwargs,
+            )
         )
 
     async def find_one_and_replace(
@@ -300,20 +296,19 @@ class Operation:
     ) -> Any:
         """Replace a document and return it; as ``collection.find_one_and_replace()``."""
         return await self._write(
-            "find_one_and_replace",
-            lambda target: single.find_one_and_replace(
-                target,
+            single.FindAndModify(
+                "find_one_and_replace",
                 filter,
                 replacement,
-                projection,
-                sort,
-                upsert,
-                return_document,
-                hint,
-                let,
-                comment,
-                kwargs,
-            ),
+                projection=projection,
+                sort=sort,
+                upsert=upsert,
+                return_document=return_document,
+                hint=hint,
+                let=let,
+                comment=comment,
+                options=kwargs,
+            )
         )
 
     async def find_one_and_update(
@@ -332,74 +327,53 @@ class Operation:
     ) -> Any:
         """Update a document and return it; as ``collection.find_one_and_update()``."""
         return await self._write(
-            "find_one_and_update",
-            lambda target: single.find_one_and_update(
-                target,
+            single.FindAndModify(
+                "find_one_and_update",
                 filter,
                 update,
-                projection,
-                sort,
-                upsert,
-                return_document,
-                array_filters,
-                hint,
-                let,
-                comment,
-                kwargs,
-            ),
+                projection=projection,
+                sort=sort,
+                upsert=upsert,
+                return_document=return_document,
+                array_filters=array_filters,
+                hint=hint,
+                let=let,
+                comment=comment,
+                options=kwargs,
+            )
         )
 
-    async def _write(self, operation: str, build: Callable[[Target], Command[T]]) -> T:
+    async def _write(self, arguments: single.Arguments[T]) -> T:
         coordinator, lease, deadline = self._begin()
-        watch = coordinator.watchers.watch(operation, self._target.namespace)
-        if self._keyed is None:
-            write = self._send(build, coordinator, lease, deadline, watch)
-        else:
-            write = self._send_keyed(self._keyed, build, coordinator, deadline, watch)
-        return await (write if watch is None else _until_end(write, watch))
+        watch = coordinator.watchers.watch(arguments.operation, self._target.namespace)
+        if self._keyed is not None:
+            return await self._write_keyed(self._keyed, coordinator, arguments, deadline, watch)
+        write: Write[T] = Write(coordinator, lease, deadline, watch)
+        return await self._until_end(write.begin(arguments, self._target))
 
-    async def _send(
-        self,
-        build: Callable[[Target], Command[T]],
-        coordinator: Coordinator,
-        lease: SessionLease,
-        deadline: Deadline | None,
-        watch: Watch | None,
-    ) -> T:
-        execution = None
-        try:
-            execution = coordinator.execution(build(self._target), lease, deadline, watch)
-            reply = await coordinator.execute(execution)
-        except BaseException as exc:
-            self._end_lease_after(
-                exc, in_doubt=explain(exc, execution, coordinator) is Outcome.UNKNOWN
-            )
-            raise
-        else:
-            result: T = result_of(execution, reply)
-            return result
-        finally:
-            self._end([] if execution is None else execution.attempts)
-
-    async def _send_keyed(
+    async def _write_keyed(
         self,
         keyed: KeyedWrites,
-        build: Callable[[Target], Command[T]],
         coordinator: Coordinator,
+        arguments: single.Arguments[T],
         deadline: Deadline | None,
         watch: Watch | None,
     ) -> T:
         attempts: list[Attempt] = []
+        error: BaseException | None = None
         try:
             return await keyed.write(
-                coordinator, lambda: build(self._target), deadline, attempts, watch
+                coordinator, arguments, self._target, deadline, attempts, watch
             )
+        except BaseException as exc:
+            error = exc
+            raise
         finally:
             self._end(attempts)
+            if watch is not None:
+                watch.end(error)
 
-    async def _write_bulk(
-        self, operation: str, plan: Callable[[Target], bulk_arguments.Plan[T]]
-    ) -> T:
+    async def _write_bulk(self, arguments: bulk_arguments.Arguments[T]) -> T:
         if self._keyed is not None:
             raise refusal(
                 InvalidOperation(
@@ -415,38 +389,25 @@ class Operation:
                 )
             )
         coordinator, lease, deadline = self._begin()
-        watch = coordinator.watchers.watch(operation, self._target.namespace)
-        write = self._send_bulk(plan, coordinator, lease, deadline, watch)
-        return await (write if watch is None else _until_end(write, watch))
+        watch = coordinator.watchers.watch(arguments.operation, self._target.namespace)
+        write: BulkWrite[T] = BulkWrite(coordinator, lease, deadline, watch)
+        return await self._until_end(write.begin(arguments, self._target))
 
-    async def _send_bulk(
-        self,
-        plan: Callable[[Target], bulk_arguments.Plan[T]],
-        coordinator: Coordinator,
-        lease: SessionLease,
-        deadline: Deadline | None,
-        watch: Watch | None,
-    ) -> T:
-        run = None
+    async def _until_end(self, write: RunningWrite[T]) -> T:
         try:
-            run = BulkRun(coordinator, plan(self._target), lease, deadline, watch)
-            return await run.run()
-        except BaseException as exc:
-            in_doubt = explain_unplanned(exc) if run is None else run.explain(exc)
-            self._end_lease_after(exc, in_doubt=in_doubt)
-            raise
+            return await write
         finally:
-            self._end([] if run is None else run.attempts)
+            self._end(write.attempts())
 
-    def _begin(self) -> tuple[Coordinator, SessionLease, Deadline | None]:
+    def _begin(self) -> tuple[Coordinator, LastingLease, Deadline | None]:
         if self._coordinator is None:
             raise refusal(
                 InvalidOperation("an operation's writes belong inside its `async with` block")
             )
         if self._busy:
             raise refusal(InvalidOperation("an operation's writes are awaited one at a time"))
-        if self._lease is None:
-            self._lease = self._path.lease()
+        if self._lease is None or self._lease.is_over:
+            self._lease = self._path.lasting_lease()
         self._busy = True
         return self._coordinator, self._lease, self._limit()
 
@@ -454,29 +415,13 @@ class Operation:
         limit = self._path.surrounding_deadline()
         return self._deadline if limit is None else limit.nearer(self._deadline)
 
-    def _end(self, attempts: list[Attempt]) -> None:
+    def _end(self, attempts: Sequence[Attempt]) -> None:
         self._busy = False
         self._history.extend(attempts)
         if self._has_left:
-            self._end_lease(discard=False)
+            self._end_lease()
 
-    def _end_lease_after(self, exc: BaseException, *, in_doubt: bool) -> None:
-        # What was given up may still use the session, and what was sent may still arrive: a later
-        # write over that session would bar it.
-        if in_doubt or isinstance(exc, CancelledError | DeadlineExceeded):
-            self._end_lease(discard=in_doubt)
-
-    def _end_lease(self, *, discard: bool) -> None:
+    def _end_lease(self) -> None:
         lease, self._lease = self._lease, None
-        if lease is not None:
-            lease.finish(discard=discard)
-
-
-async def _until_end(write: Coroutine[Any, Any, T], watch: Watch) -> T:
-    try:
-        result = await write
-    except BaseException as exc:
-        watch.end(exc)
-        raise
-    watch.end(None)
-    return result
+        if lease is not None and not lease.is_over:
+            lease.finish(discard=False)

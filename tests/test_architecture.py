@@ -44,8 +44,8 @@ INSIDE = {
     "_commands": [
         {"arguments", "encoded", "error_codes"},
         {"command", "replies"},
-        {"single", "statements"},
-        {"bulk"},
+        {"statements", "target"},
+        {"bulk", "single"},
         {"bulk_arguments"},
     ],
     "_drivers": [

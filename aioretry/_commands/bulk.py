@@ -19,8 +19,8 @@ from aioretry._commands.command import Command, CommandLimits, Encode
 from aioretry._commands.encoded import EncodedDocuments
 from aioretry._commands.error_codes import no_retryable_writes, says_no_retryable_writes
 from aioretry._commands.replies import concern_error_document
-from aioretry._commands.single import Target
 from aioretry._commands.statements import Batch, Kind, Run
+from aioretry._commands.target import Target
 from aioretry.errors import Outcome, PartialResult
 
 T = TypeVar("T")

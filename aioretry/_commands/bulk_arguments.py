@@ -1,8 +1,9 @@
 """Arguments to bulk operations. Pure."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
@@ -17,8 +18,8 @@ from pymongo.results import BulkWriteResult, InsertManyResult
 
 from aioretry._commands.arguments import Document
 from aioretry._commands.bulk import Bulk
-from aioretry._commands.single import Target
 from aioretry._commands.statements import Kind, Run
+from aioretry._commands.target import Target
 
 T = TypeVar("T")
 
@@ -133,73 +134,102 @@ class Requests:
         self._statements.append(statement)
 
 
-def insert_many(
-    target: Target,
-    documents: Iterable[Any],
-    ordered: bool,
-    bypass_document_validation: bool | None,
-    comment: Any,
-) -> Plan[InsertManyResult]:
-    """Plan an ``insert_many``.
+class Arguments(Protocol[T]):
+    """What a user gave to a method that sends many statements."""
+
+    operation: str
+    """The method."""
+
+    def plan(self, target: Target) -> Plan[T]:
+        """Plan the operation.
+
+        Raises:
+            Exception: What was given can't be sent.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class InsertMany:
+    """The arguments of ``insert_many``.
 
     The documents of a list or tuple are looked at before anything is sent, those of any other
     iterable when their turn comes.
     """
-    given_any: Any = documents
-    if not isinstance(given_any, Iterable) or isinstance(given_any, Mapping) or not given_any:
-        raise TypeError("documents must be a non-empty list")
-    ids: list[Any] = []
-    statements: list[Any] | Iterator[Any]
-    if isinstance(documents, list | tuple):
-        statements = []
-        for step in _steps(list(documents)):
-            statements += _with_ids(step, ids)
-            yield len(documents)
-        count = len(statements)
-    else:
-        statements, count = _with_ids(documents, ids), 0
-    options = _options(target, ordered, bypass_document_validation, comment, None)
-    return Bulk(
-        target,
-        "insert_many",
-        [Run(Kind.INSERT, statements)],
-        ordered=ordered,
-        options=options,
-        result=lambda _: InsertManyResult(ids, True),
-        count=count,
-    )
+
+    documents: Iterable[Any]
+    ordered: bool
+    bypass_document_validation: bool | None
+    comment: Any
+    operation: str = "insert_many"
+
+    def plan(self, target: Target) -> Plan[InsertManyResult]:
+        """Plan the operation."""
+        documents: Any = self.documents
+        if not isinstance(documents, Iterable) or isinstance(documents, Mapping) or not documents:
+            raise TypeError("documents must be a non-empty list")
+        ids: list[Any] = []
+        statements: list[Any] | Iterator[Any]
+        if isinstance(documents, list | tuple):
+            statements = []
+            for step in _steps(list(documents)):
+                statements += _with_ids(step, ids)
+                yield len(documents)
+            count = len(statements)
+        else:
+            statements, count = _with_ids(documents, ids), 0
+        options = _options(
+            target, self.ordered, self.bypass_document_validation, self.comment, None
+        )
+        return Bulk(
+            target,
+            self.operation,
+            [Run(Kind.INSERT, statements)],
+            ordered=self.ordered,
+            options=options,
+            result=lambda _: InsertManyResult(ids, True),
+            count=count,
+        )
 
 
-def bulk_write(
-    target: Target,
-    requests: Sequence[Any],
-    ordered: bool,
-    bypass_document_validation: bool | None,
-    comment: Any,
-    let: Document | None,
-    add_requests: Callable[[Iterable[Any], Requests], None],
-) -> Plan[BulkWriteResult]:
-    """Plan a ``bulk_write``."""
-    validate_list("requests", requests)
-    if let is not None:
-        validate_is_document_type("let", let)
-    collected = Requests()
-    for step in _steps(list(requests)):
-        add_requests(step, collected)
-        yield len(requests)
-    count = collected.count()
-    if not count:
-        raise InvalidOperation("No operations to execute")
-    options = _options(target, ordered, bypass_document_validation, comment, let)
-    return Bulk(
-        target,
-        "bulk_write",
-        collected.runs(ordered=ordered),
-        ordered=ordered,
-        options=options,
-        result=lambda merged: BulkWriteResult(merged, True),
-        count=count,
-    )
+@dataclass(slots=True)
+class BulkRequests:
+    """The arguments of ``bulk_write``."""
+
+    requests: Sequence[Any]
+    ordered: bool
+    bypass_document_validation: bool | None
+    comment: Any
+    let: Document | None
+    add: Callable[[Iterable[Any], Requests], None]
+    """Has the driver's requests add themselves."""
+
+    operation: str = "bulk_write"
+
+    def plan(self, target: Target) -> Plan[BulkWriteResult]:
+        """Plan the operation."""
+        validate_list("requests", self.requests)
+        if self.let is not None:
+            validate_is_document_type("let", self.let)
+        collected = Requests()
+        for step in _steps(list(self.requests)):
+            self.add(step, collected)
+            yield len(self.requests)
+        count = collected.count()
+        if not count:
+            raise InvalidOperation("No operations to execute")
+        options = _options(
+            target, self.ordered, self.bypass_document_validation, self.comment, self.let
+        )
+        return Bulk(
+            target,
+            self.operation,
+            collected.runs(ordered=self.ordered),
+            ordered=self.ordered,
+            options=options,
+            result=lambda merged: BulkWriteResult(merged, True),
+            count=count,
+        )
 
 
 def _with_ids(documents: Iterable[Any], ids: list[Any]) -> Iterator[Any]:

@@ -1,11 +1,9 @@
-"""Arguments to commands, replies to PyMongo's results and errors. Pure."""
+"""Arguments to commands, replies to PyMongo's results. Pure."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
-import bson
-from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
 from pymongo.collation import validate_collation_or_none
@@ -34,413 +32,213 @@ from aioretry._commands.arguments import (
 )
 from aioretry._commands.command import Command
 from aioretry._commands.replies import error_in
+from aioretry._commands.target import Target, top_level
 
 T = TypeVar("T")
 
 
-# What was encoded is read back without loss, dates out of Python's range included.
-_RAW: CodecOptions[RawBSONDocument] = CodecOptions(
-    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
-)
+class Arguments(Protocol[T]):
+    """What a user gave to a method that sends one command."""
 
+    operation: str
+    """The method."""
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a write goes, and the options that it goes with."""
+    def command(self, target: Target) -> Command[T]:
+        """Return the command.
 
-    database: str
-    collection: str
-    codec_options: CodecOptions[Any]
-    reply_codec_options: CodecOptions[Any]
-    """For the replies of insert, update and delete, which hold no documents of the user."""
-
-    write_concern: WriteConcern
-
-    @property
-    def namespace(self) -> str:
-        """Database and collection, joined by a dot."""
-        return f"{self.database}.{self.collection}"
-
-    @classmethod
-    def of(
-        cls,
-        database: str,
-        collection: str,
-        codec_options: CodecOptions[Any],
-        write_concern: WriteConcern,
-    ) -> "Target":
-        """Return the target with what follows from its options."""
-        reply_codec_options = codec_options.with_options(
-            unicode_decode_error_handler="replace", document_class=dict
-        )
-        return cls(database, collection, codec_options, reply_codec_options, write_concern)
-
-    def write(
-        self,
-        operation: str,
-        name: str,
-        body: dict[str, Any],
-        result: Callable[[Document], T],
-        *,
-        holds_multi: bool = False,
-    ) -> Command[T]:
-        """Return an insert, update or delete command."""
-        return Command(
-            operation,
-            name,
-            self.database,
-            self.collection,
-            body,
-            self.write_concern,
-            self.reply_codec_options,
-            None,
-            result,
-            error_in,
-            holds_multi,
-        )
-
-    def encode(self, document: Document) -> RawBSONDocument:
-        """Encode what the user gave: once, so that every attempt sends the same.
-
-        What can't be encoded is refused here, before anything is sent.
+        Raises:
+            Exception: What was given can't be sent.
         """
+        ...
+
+
+@dataclass(slots=True)
+class Insert:
+    """The arguments of ``insert_one``."""
+
+    document: Any
+    bypass_document_validation: bool | None = None
+    comment: Any = None
+    operation: str = "insert_one"
+
+    def command(self, target: Target) -> Command[InsertOneResult]:
+        """Return the command; adds an ``_id`` to a document that has none."""
+        document = self.document
+        validate_is_document_type("document", document)
         if isinstance(document, RawBSONDocument):
-            return document
-        return RawBSONDocument(bson.encode(document, codec_options=self.codec_options))
-
-    def size(self, document: Document) -> int:
-        """Return how many bytes a document has once it is encoded."""
-        return len(self.encode(document).raw)
-
-    def encode_options(self, **options: Any) -> dict[str, Any]:
-        """Encode the options that the user gave; those that are None are left out."""
-        given = {name: value for name, value in options.items() if value is not None}
-        return _top_level(self.encode(given)) if given else given
-
-
-def write_concern_of(write_concern: WriteConcern, *, under_deadline: bool) -> dict[str, Any]:
-    """Return the part of a command that says how it is to be acknowledged.
-
-    Under a deadline it has no ``wtimeout``: the deadline takes its place (Client-Side Operations
-    Timeout, "Command Execution").
-    """
-    if write_concern.is_server_default:
-        return {}
-    document = write_concern.document
-    if under_deadline:
-        document.pop("wtimeout", None)
-    return {"writeConcern": document} if document else {}
-
-
-def insert_one(
-    target: Target, document: Any, bypass_document_validation: bool | None, comment: Any
-) -> Command[InsertOneResult]:
-    """Return the command of ``insert_one``; adds an ``_id`` to a document that has none."""
-    validate_is_document_type("document", document)
-    if isinstance(document, RawBSONDocument):
-        inserted_id = None
-    else:
-        if "_id" not in document:
-            document["_id"] = ObjectId()
-        inserted_id = document["_id"]
-    options = target.encode_options(
-        bypassDocumentValidation=bypass_document_validation, comment=comment
-    )
-    body = {"insert": target.collection, "ordered": True, "documents": [target.encode(document)]}
-    body |= options
-    return target.write("insert_one", "insert", body, lambda _: InsertOneResult(inserted_id, True))
-
-
-def update_one(
-    target: Target,
-    filter: Document,
-    update: Update,
-    upsert: bool,
-    bypass_document_validation: bool | None,
-    collation: CollationIn | None,
-    array_filters: Sequence[Document] | None,
-    hint: Hint | None,
-    let: Document | None,
-    sort: Document | None,
-    comment: Any,
-) -> Command[UpdateResult]:
-    """Return the command of ``update_one``."""
-    validate_is_mapping("filter", filter)
-    validate_ok_for_update(update)
-    validate_list_or_none("array_filters", array_filters)
-    statement = _update_statement(filter, update, upsert, collation, hint, sort)
-    _set(statement, arrayFilters=array_filters)
-    return _update(target, "update_one", statement, bypass_document_validation, let, comment)
-
-
-def update_many(
-    target: Target,
-    filter: Document,
-    update: Update,
-    upsert: bool,
-    array_filters: Sequence[Document] | None,
-    bypass_document_validation: bool | None,
-    collation: CollationIn | None,
-    hint: Hint | None,
-    let: Document | None,
-    comment: Any,
-) -> Command[UpdateResult]:
-    """Return the command of ``update_many``."""
-    validate_is_mapping("filter", filter)
-    validate_ok_for_update(update)
-    validate_list_or_none("array_filters", array_filters)
-    statement = _update_statement(filter, update, upsert, collation, hint, None, multi=True)
-    _set(statement, arrayFilters=array_filters)
-    return _update(target, "update_many", statement, bypass_document_validation, let, comment)
-
-
-def replace_one(
-    target: Target,
-    filter: Document,
-    replacement: Document,
-    upsert: bool,
-    bypass_document_validation: bool | None,
-    collation: CollationIn | None,
-    hint: Hint | None,
-    let: Document | None,
-    sort: Document | None,
-    comment: Any,
-) -> Command[UpdateResult]:
-    """Return the command of ``replace_one``."""
-    validate_is_mapping("filter", filter)
-    validate_ok_for_replace(replacement)
-    let_of(let)
-    statement = _update_statement(filter, replacement, upsert, collation, hint, sort)
-    return _update(target, "replace_one", statement, bypass_document_validation, let, comment)
-
-
-def delete_one(
-    target: Target,
-    filter: Document,
-    collation: CollationIn | None,
-    hint: Hint | None,
-    let: Document | None,
-    comment: Any,
-) -> Command[DeleteResult]:
-    """Return the command of ``delete_one``."""
-    return _delete(target, "delete_one", 1, filter, collation, hint, let, comment)
-
-
-def delete_many(
-    target: Target,
-    filter: Document,
-    collation: CollationIn | None,
-    hint: Hint | None,
-    let: Document | None,
-    comment: Any,
-) -> Command[DeleteResult]:
-    """Return the command of ``delete_many``."""
-    return _delete(target, "delete_many", 0, filter, collation, hint, let, comment)
-
-
-def find_one_and_delete(
-    target: Target,
-    filter: Document,
-    projection: Projection | None,
-    sort: Sort | None,
-    hint: Hint | None,
-    let: Document | None,
-    comment: Any,
-    options: Mapping[str, Any],
-) -> Command[Any]:
-    """Return the command of ``find_one_and_delete``."""
-    extra = {**options, "remove": True}
-    _set(extra, comment=comment)
-    return _find_and_modify(
-        target,
-        "find_one_and_delete",
-        filter,
-        extra,
-        projection=projection,
-        sort=sort,
-        hint=hint,
-        let=let,
-    )
-
-
-def find_one_and_replace(
-    target: Target,
-    filter: Document,
-    replacement: Document,
-    projection: Projection | None,
-    sort: Sort | None,
-    upsert: bool,
-    return_document: bool,
-    hint: Hint | None,
-    let: Document | None,
-    comment: Any,
-    options: Mapping[str, Any],
-) -> Command[Any]:
-    """Return the command of ``find_one_and_replace``."""
-    validate_ok_for_replace(replacement)
-    extra = {**options, "update": replacement}
-    _set(extra, comment=comment)
-    return _find_and_modify(
-        target,
-        "find_one_and_replace",
-        filter,
-        extra,
-        projection=projection,
-        sort=sort,
-        upsert=upsert,
-        return_document=return_document,
-        hint=hint,
-        let=let,
-    )
-
-
-def find_one_and_update(
-    target: Target,
-    filter: Document,
-    update: Update,
-    projection: Projection | None,
-    sort: Sort | None,
-    upsert: bool,
-    return_document: bool,
-    array_filters: Sequence[Document] | None,
-    hint: Hint | None,
-    let: Document | None,
-    comment: Any,
-    options: Mapping[str, Any],
-) -> Command[Any]:
-    """Return the command of ``find_one_and_update``."""
-    validate_ok_for_update(update)
-    validate_list_or_none("array_filters", array_filters)
-    extra = {**options, "update": update}
-    _set(extra, comment=comment, arrayFilters=array_filters)
-    return _find_and_modify(
-        target,
-        "find_one_and_update",
-        filter,
-        extra,
-        projection=projection,
-        sort=sort,
-        upsert=upsert,
-        return_document=return_document,
-        hint=hint,
-        let=let,
-    )
-
-
-def _update(
-    target: Target,
-    operation: str,
-    statement: Document,
-    bypass_document_validation: bool | None,
-    let: Document | None,
-    comment: Any,
-) -> Command[UpdateResult]:
-    let_of(let)
-    options = target.encode_options(
-        let=let, comment=comment, bypassDocumentValidation=bypass_document_validation
-    )
-    body = {"update": target.collection, "ordered": True, "updates": [target.encode(statement)]}
-    body |= options
-    holds_multi = bool(statement["multi"])
-    return target.write(operation, "update", body, _update_result, holds_multi=holds_multi)
-
-
-def _delete(
-    target: Target,
-    operation: str,
-    limit: int,
-    filter: Document,
-    collation: CollationIn | None,
-    hint: Hint | None,
-    let: Document | None,
-    comment: Any,
-) -> Command[DeleteResult]:
-    validate_is_mapping("filter", filter)
-    statement: dict[str, Any] = {"q": filter, "limit": limit}
-    _set(statement, collation=validate_collation_or_none(collation), hint=hint_of(hint))
-    if let is not None:
-        validate_is_document_type("let", let)
-    options = target.encode_options(let=let, comment=comment)
-    body = {"delete": target.collection, "ordered": True, "deletes": [target.encode(statement)]}
-    body |= options
-    return target.write(
-        operation, "delete", body, lambda reply: DeleteResult(reply, True), holds_multi=limit == 0
-    )
-
-
-def _find_and_modify(
-    target: Target,
-    operation: str,
-    filter: Document,
-    extra: Mapping[str, Any],
-    *,
-    projection: Projection | None,
-    sort: Sort | None,
-    hint: Hint | None,
-    let: Document | None,
-    upsert: bool | None = None,
-    return_document: bool = False,
-) -> Command[Any]:
-    validate_is_mapping("filter", filter)
-    # Names of PyMongo's own helper, which its methods let through in **kwargs.
-    options = dict(extra)
-    upsert = options.pop("upsert", upsert)
-    return_document = options.pop("return_document", return_document)
-    array_filters = options.pop("array_filters", None)
-    if not isinstance(return_document, bool):
-        raise TypeError(
-            "return_document must be ReturnDocument.BEFORE or ReturnDocument.AFTER, "
-            f"not {type(return_document)}"
+            inserted_id = None
+        else:
+            if "_id" not in document:
+                document["_id"] = ObjectId()
+            inserted_id = document["_id"]
+        options = target.encode_options(
+            bypassDocumentValidation=self.bypass_document_validation, comment=self.comment
         )
-    collation = validate_collation_or_none(options.pop("collation", None))
-    index = hint_of(hint)
-    own_concern = options.get("writeConcern")
-    concern = target.write_concern if own_concern is None else WriteConcern(**own_concern)
-    given: dict[str, Any] = {"query": filter, "new": return_document}
-    _set(given, let=let_of(let))
-    given.update(options)
-    if projection is not None:
-        given["fields"] = fields_of(projection)
-    if sort is not None:
-        given["sort"] = index_document(sort)
-    if upsert is not None:
-        require_bool("upsert", upsert)
-        given["upsert"] = upsert
-    if array_filters is not None:
-        given["arrayFilters"] = list(array_filters)
-    _set(given, hint=index, collation=collation)
-    body = {"findAndModify": target.collection, **_top_level(target.encode(given))}
-    return Command(
-        operation,
-        "findAndModify",
-        target.database,
-        target.collection,
-        body,
-        concern,
-        target.codec_options,
-        {"value": 1},
-        lambda reply: reply.get("value"),
-        error_in,
-    )
+        documents = [target.encode(document)]
+        body = {"insert": target.collection, "ordered": True, "documents": documents, **options}
+        return target.write(
+            self.operation, "insert", body, lambda _: InsertOneResult(inserted_id, True)
+        )
 
 
-def _update_statement(
-    filter: Document,
-    update: Update,
-    upsert: bool,
-    collation: CollationIn | None,
-    hint: Hint | None,
-    sort: Document | None,
-    *,
-    multi: bool = False,
-) -> dict[str, Any]:
-    require_bool("upsert", upsert)
-    statement: dict[str, Any] = {"q": filter, "u": update, "multi": multi, "upsert": upsert}
-    _set(statement, collation=validate_collation_or_none(collation), hint=hint_of(hint))
-    if sort is not None:
-        validate_is_mapping("sort", sort)
-        statement["sort"] = sort
-    return statement
+@dataclass(slots=True)
+class UpdateOrReplace:
+    """The arguments of ``update_one``, ``update_many`` and ``replace_one``."""
+
+    operation: str
+    filter: Document
+    update: Update
+    upsert: bool = False
+    bypass_document_validation: bool | None = None
+    collation: CollationIn | None = None
+    array_filters: Sequence[Document] | None = None
+    hint: Hint | None = None
+    let: Document | None = None
+    sort: Document | None = None
+    comment: Any = None
+
+    def command(self, target: Target) -> Command[UpdateResult]:
+        """Return the command."""
+        validate_is_mapping("filter", self.filter)
+        if self.operation == "replace_one":
+            validate_ok_for_replace(self.update)  # type: ignore[arg-type]
+        else:
+            validate_ok_for_update(self.update)
+        is_multi = self.operation == "update_many"
+        options = target.encode_options(
+            let=let_of(self.let),
+            comment=self.comment,
+            bypassDocumentValidation=self.bypass_document_validation,
+        )
+        updates = [target.encode(self._statement(is_multi=is_multi))]
+        body = {"update": target.collection, "ordered": True, "updates": updates, **options}
+        return target.write(self.operation, "update", body, _update_result, holds_multi=is_multi)
+
+    def _statement(self, *, is_multi: bool) -> dict[str, Any]:
+        require_bool("upsert", self.upsert)
+        statement: dict[str, Any] = {"q": self.filter, "u": self.update, "multi": is_multi}
+        statement["upsert"] = self.upsert
+        if self.collation is not None:
+            statement["collation"] = validate_collation_or_none(self.collation)
+        if self.hint is not None:
+            statement["hint"] = hint_of(self.hint)
+        if self.sort is not None:
+            validate_is_mapping("sort", self.sort)
+            statement["sort"] = self.sort
+        if self.array_filters is not None:
+            validate_list_or_none("array_filters", self.array_filters)
+            statement["arrayFilters"] = self.array_filters
+        return statement
+
+
+@dataclass(slots=True)
+class Delete:
+    """The arguments of ``delete_one`` and ``delete_many``."""
+
+    operation: str
+    filter: Document
+    collation: CollationIn | None = None
+    hint: Hint | None = None
+    let: Document | None = None
+    comment: Any = None
+
+    def command(self, target: Target) -> Command[DeleteResult]:
+        """Return the command."""
+        validate_is_mapping("filter", self.filter)
+        is_multi = self.operation == "delete_many"
+        statement: dict[str, Any] = {"q": self.filter, "limit": 0 if is_multi else 1}
+        if self.collation is not None:
+            statement["collation"] = validate_collation_or_none(self.collation)
+        if self.hint is not None:
+            statement["hint"] = hint_of(self.hint)
+        if self.let is not None:
+            validate_is_document_type("let", self.let)
+        options = target.encode_options(let=self.let, comment=self.comment)
+        deletes = [target.encode(statement)]
+        body = {"delete": target.collection, "ordered": True, "deletes": deletes, **options}
+        return target.write(self.operation, "delete", body, _delete_result, holds_multi=is_multi)
+
+
+@dataclass(slots=True)
+class FindAndModify:
+    """The arguments of ``find_one_and_delete``, ``..._replace`` and ``..._update``."""
+
+    operation: str
+    filter: Document
+    update: Update | None = None
+    """None to delete the document."""
+
+    projection: Projection | None = None
+    sort: Sort | None = None
+    upsert: bool | None = None
+    return_document: bool = False
+    array_filters: Sequence[Document] | None = None
+    hint: Hint | None = None
+    let: Document | None = None
+    comment: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the command; and the names of PyMongo's own helper, which its methods let
+    through in ``**kwargs``."""
+
+    def command(self, target: Target) -> Command[Any]:
+        """Return the command."""
+        self._check()
+        own_concern = self.options.get("writeConcern")
+        concern = target.write_concern if own_concern is None else WriteConcern(**own_concern)
+        fields = target.encode(self._fields())
+        return Command(
+            self.operation,
+            "findAndModify",
+            target.database,
+            target.collection,
+            {"findAndModify": target.collection, **top_level(fields)},
+            concern,
+            target.codec_options,
+            {"value": 1},
+            _value,
+            error_in,
+        )
+
+    def _check(self) -> None:
+        if self.operation == "find_one_and_replace":
+            validate_ok_for_replace(self.update)  # type: ignore[arg-type]
+        elif self.operation == "find_one_and_update":
+            validate_ok_for_update(self.update)
+            validate_list_or_none("array_filters", self.array_filters)
+        validate_is_mapping("filter", self.filter)
+        let_of(self.let)
+
+    def _fields(self) -> dict[str, Any]:
+        options = dict(self.options)
+        upsert = options.pop("upsert", self.upsert)
+        returned = options.pop("return_document", self.return_document)
+        array_filters = options.pop("array_filters", self.array_filters)
+        if not isinstance(returned, bool):
+            raise TypeError(
+                "return_document must be ReturnDocument.BEFORE or ReturnDocument.AFTER, "
+                f"not {type(returned)}"
+            )
+        collation = validate_collation_or_none(options.pop("collation", None))
+        if upsert is not None:
+            require_bool("upsert", upsert)
+        fields: dict[str, Any] = {"query": self.filter, "new": returned}
+        _set(fields, let=self.let)
+        fields.update(options)
+        if self.operation == "find_one_and_delete":
+            fields["remove"] = True
+        else:
+            fields["update"] = self.update
+        _set(
+            fields,
+            comment=self.comment,
+            fields=None if self.projection is None else fields_of(self.projection),
+            sort=None if self.sort is None else index_document(self.sort),
+            upsert=upsert,
+            arrayFilters=None if array_filters is None else list(array_filters),
+            hint=hint_of(self.hint),
+            collation=collation,
+        )
+        return fields
 
 
 def _update_result(reply: Document) -> UpdateResult:
@@ -452,8 +250,12 @@ def _update_result(reply: Document) -> UpdateResult:
     return UpdateResult(raw, True)
 
 
-def _top_level(document: RawBSONDocument) -> dict[str, Any]:
-    return dict(RawBSONDocument(document.raw, _RAW))
+def _delete_result(reply: Document) -> DeleteResult:
+    return DeleteResult(reply, True)
+
+
+def _value(reply: Document) -> Any:
+    return reply.get("value")
 
 
 def _set(document: dict[str, Any], **values: Any) -> None:

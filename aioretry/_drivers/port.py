@@ -279,6 +279,14 @@ class AttemptCall:
         return self.takes_id and not self.command.holds_multi
 
 
+class Receiver(Protocol):
+    """Who waits for what comes of an attempt."""
+
+    def land(self, result: AttemptResult) -> None:
+        """Take it."""
+        ...
+
+
 class Driver(Protocol):
     """What the coordinator needs of a driver."""
 
@@ -291,12 +299,9 @@ class Driver(Protocol):
         ...
 
     def attempt(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        call: AttemptCall,
-        deliver: Callable[[AttemptResult], None],
+        self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
     ) -> None:
-        """Make an attempt, and deliver its result in a later turn of the event loop.
+        """Make an attempt, and tell its result in a later turn of the event loop.
 
         Raises:
             InvalidOperation: The client was closed.

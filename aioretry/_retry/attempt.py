@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from pymongo.errors import AutoReconnect, InvalidOperation
 
@@ -39,6 +39,31 @@ Ending: TypeAlias = AttemptResult | Ineligible
 """How an attempt ended."""
 
 
+class Receiver(Protocol):
+    """Who waits for an attempt's end."""
+
+    def land(self, result: Ending) -> None:
+        """Take how it ended."""
+        ...
+
+
+class Landed(asyncio.Future[Ending]):
+    """Awaits an attempt's end."""
+
+    def land(self, result: Ending) -> None:
+        """Take how it ended."""
+        if not self.done():
+            self.set_result(result)
+
+
+class Places(Protocol):
+    """Where an attempt takes a place for as long as it is under way."""
+
+    def remove(self, attempt: "PendingAttempt") -> None:
+        """Let others have its place."""
+        ...
+
+
 class PendingAttempt:
     """One attempt, which ends once: with what the driver says, by its deadline, or abandoned.
 
@@ -46,10 +71,10 @@ class PendingAttempt:
 
     Args:
         driver: Makes the attempt.
-        loop: Where ``deliver`` is called, unless it is abandoned first.
+        loop: Where ``receiver`` is told, unless it is abandoned first.
         execution: What is sent.
-        deliver: Gets the result.
-        forget: Called when it ends.
+        receiver: Who waits for its end.
+        places: Where it has a place until then.
     """
 
     def __init__(
@@ -57,14 +82,14 @@ class PendingAttempt:
         driver: Driver,
         loop: asyncio.AbstractEventLoop,
         execution: Execution,
-        deliver: Callable[[Ending], None],
-        forget: "Callable[[PendingAttempt], None]",
+        receiver: Receiver,
+        places: Places,
     ) -> None:
         self._driver = driver
         self._loop = loop
         self._execution = execution
-        self._deliver: Callable[[Ending], None] | None = deliver
-        self._forget = forget
+        self._receiver: Receiver | None = receiver
+        self._places = places
         self._token = Token()
         self._call: AttemptCall | None = None
         self._noted: Attempt | None = None
@@ -74,7 +99,7 @@ class PendingAttempt:
     @property
     def is_over(self) -> bool:
         """Whether nobody waits for its result any more."""
-        return self._deliver is None
+        return self._receiver is None
 
     def begin(self) -> None:
         """Count as the command's attempt from now on, until its deadline."""
@@ -109,11 +134,11 @@ class PendingAttempt:
                 deadline=execution.deadline,
                 token=self._token,
             )
-            self._driver.attempt(self._loop, self._call, self._land)
+            self._driver.attempt(self._loop, self._call, self)
 
     def land_soon(self, result: Ending) -> None:
         """End it in a later turn of the event loop."""
-        self._loop.call_soon(self._land, result)
+        self._loop.call_soon(self.land, result)
 
     @property
     def server(self) -> ServerView | None:
@@ -136,7 +161,7 @@ class PendingAttempt:
         It is forgotten when it lands: its thread has to be freed if the server is deposed, and it
         ends by its deadline as it would have.
         """
-        if self._deliver is not None:
+        if self._receiver is not None:
             record = self._note(sent=not self._token.revoke(), error=reason)
             self._fall_silent()
             self._tell(record)
@@ -144,7 +169,7 @@ class PendingAttempt:
     def lose_server(self) -> None:
         """End the attempt because its server takes no more writes, if it need not be waited for."""
         call = self._call
-        if call is None or self._deliver is None:
+        if call is None or self._receiver is None:
             self._free_thread()
             return
         is_sent = not self._token.revoke()
@@ -168,7 +193,8 @@ class PendingAttempt:
             patience = min(patience, self._execution.time_left() + _GRACE)
             self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
-    def _land(self, result: Ending) -> None:
+    def land(self, result: Ending) -> None:
+        """Take what came of it."""
         if isinstance(result, Replied):
             error = self._error_in(result.reply)
             if error is not None:
@@ -179,18 +205,18 @@ class PendingAttempt:
                 record = self._record(sent=True, reply=result.reply)
             case Failed():
                 record = self._record(sent=result.sent, error=result.error)
-        if self._deliver is not None:
+        if self._receiver is not None:
             self._finish(result, record)
             return
         try:
             self._note_late(record)
         finally:
             self._cancel_timer()
-            self._forget(self)
+            self._places.remove(self)
 
     def _finish(self, result: Ending, record: Attempt | None = None) -> None:
-        deliver = self._deliver
-        if deliver is None:
+        receiver = self._receiver
+        if receiver is None:
             return
         if record is not None:
             self._execution.attempts.append(record)
@@ -201,17 +227,17 @@ class PendingAttempt:
                 self._tell(record)
         finally:
             try:
-                deliver(result)
+                receiver.land(result)
             finally:  # not before: the next attempt finds the session that is given back
-                self._forget(self)
+                self._places.remove(self)
 
     def _free_thread(self) -> None:
         if self._call is not None and self._driver.abandon(self._call):
             self._cancel_timer()
-            self._forget(self)
+            self._places.remove(self)
 
     def _fall_silent(self) -> None:
-        self._deliver = None
+        self._receiver = None
         self._execution.pending = None
         if self._call is not None:
             self._execution.server = self._call.server
@@ -224,7 +250,7 @@ class PendingAttempt:
             self._timer = self._loop.call_later(_GRACE, self._leave_behind)
 
     def _leave_behind(self) -> None:
-        if self._deliver is not None:
+        if self._receiver is not None:
             self._abandon_call()
             self._tell(self._note(sent=True))
             self._finish(Expired())
@@ -234,7 +260,7 @@ class PendingAttempt:
             self._driver.abandon(self._call)
 
     def _give_up_closed(self, *, sent: bool) -> None:
-        if self._deliver is None:
+        if self._receiver is None:
             self._free_thread()
         else:
             self._abandon_call()

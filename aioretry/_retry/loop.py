@@ -9,9 +9,9 @@ from typing import Any, assert_never
 import anyio
 from pymongo.errors import InvalidOperation, PyMongoError
 
-from aioretry._commands import single
 from aioretry._commands.command import Command
 from aioretry._commands.error_codes import RETRYABLE_WRITE
+from aioretry._commands.target import write_concern_of
 from aioretry._drivers.port import (
     Address,
     Driver,
@@ -23,7 +23,7 @@ from aioretry._drivers.port import (
     ServerKind,
     Unprepared,
 )
-from aioretry._retry.attempt import Ending, Ineligible, PendingAttempt
+from aioretry._retry.attempt import Ending, Ineligible, Landed, PendingAttempt, Receiver
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.losses import Losses
 from aioretry._retry.monitoring import Watch, Watchers
@@ -97,15 +97,12 @@ class Coordinator:
     ) -> Execution:
         """Return a new command on its way."""
         numbering = Numbering.IF_SUPPORTED if self.policy.retry_writes else Numbering.NEVER
-        concern = single.write_concern_of(
-            command.write_concern, under_deadline=deadline is not None
-        )
+        concern = write_concern_of(command.write_concern, under_deadline=deadline is not None)
         return Execution(command, lease, deadline, numbering, concern, watch=watch)
 
-    def launch(self, execution: Execution, deliver: Callable[[Ending], None]) -> PendingAttempt:
-        """Begin an attempt, whose result is delivered in a later turn of the event loop."""
-        remove = self.pending.remove
-        attempt = PendingAttempt(self.driver, self.loop, execution, deliver, remove)
+    def launch(self, execution: Execution, receiver: Receiver) -> PendingAttempt:
+        """Begin an attempt, of whose end somebody is told in a later turn of the event loop."""
+        attempt = PendingAttempt(self.driver, self.loop, execution, receiver, self.pending)
         self.pending.add(attempt)
         attempt.begin()
         return attempt
@@ -169,13 +166,8 @@ class Coordinator:
     async def _attempt(self, execution: Execution) -> Ending:
         if execution.may_be_forgotten(self.loop.time()):
             raise forgotten(execution)
-        landed: asyncio.Future[Ending] = self.loop.create_future()
-
-        def deliver(result: Ending) -> None:
-            if not landed.done():
-                landed.set_result(result)
-
-        attempt = self.launch(execution, deliver)
+        landed = Landed(loop=self.loop)
+        attempt = self.launch(execution, landed)
         try:
             return await landed
         except asyncio.CancelledError as exc:

@@ -1,13 +1,14 @@
 """Leases of server sessions: begun late, given back when the last attempt that has one ends."""
 
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable
 
 import anyio
 from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.port import ServerSession
-from aioretry.errors import ResolveError
+from aioretry.errors import DeadlineExceeded, ResolveError
 
 
 class SessionLease:
@@ -71,6 +72,16 @@ class SessionLease:
             self._carriers -= 1
             self._close_if_unused()
 
+    def end_write(self, exc: BaseException | None, *, in_doubt: bool) -> None:
+        """End the hold with the one write that it was for.
+
+        Args:
+            exc: What the write ended with, or None.
+            in_doubt: Whether what was sent over the session is in doubt.
+        """
+        del exc
+        self.finish(discard=in_doubt)
+
     def finish(self, *, discard: bool) -> None:
         """End the operation's hold.
 
@@ -113,6 +124,27 @@ class SessionLease:
         if is_unused and self._session is not None:
             self._is_given_back = not (self._in_doubt or self._is_asked)
             self._session.close(discard=not self._is_given_back)
+
+
+class LastingLease(SessionLease):
+    """A hold for writes one after the other, until one of them spoils the session."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next write needs another one."""
+        return self._finished
+
+    def end_write(self, exc: BaseException | None, *, in_doubt: bool) -> None:
+        """End the hold if a later write over the session could be barred, or meet an earlier one.
+
+        What was given up may still use it, and what was sent may still arrive.
+
+        Args:
+            exc: What a write ended with, or None.
+            in_doubt: Whether what was sent over the session is in doubt.
+        """
+        if in_doubt or isinstance(exc, CancelledError | DeadlineExceeded):
+            self.finish(discard=in_doubt)
 
 
 def _refuse() -> ServerSession:

@@ -1,18 +1,19 @@
 """A bulk operation under way: its commands, one after the other."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pymongo.errors import OperationFailure, WriteError
 from pymongo.results import BulkWriteResult
 
 from aioretry._commands.bulk import Bulk, no_result
-from aioretry._commands.bulk_arguments import Plan
+from aioretry._commands.bulk_arguments import Arguments, Plan
 from aioretry._commands.error_codes import LABELS
 from aioretry._commands.replies import has_retryable_concern_error, says_time_is_over
 from aioretry._commands.statements import Batch
+from aioretry._commands.target import Target
 from aioretry._drivers.port import Address
 from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
@@ -157,17 +158,12 @@ class BulkRun(Generic[T]):
             else:
                 bulk.give_up(outcome)
                 if batch is not None and outcome is Outcome.UNKNOWN:
-                    return BulkDoubt(
-                        self._coordinator,
-                        execution,
-                        result=lambda reply: self._resolve(bulk, execution, batch, reply, exc),
-                        explain=lambda again: self._explain_again(bulk, execution, batch, again),
-                    )
+                    return BulkDoubt(self._coordinator, execution, self, bulk, batch, exc)
         except Exception:  # noqa: BLE001 - the answer makes no sense
             bulk.give_up(Outcome.UNKNOWN)
         return None
 
-    def _resolve(
+    def resolve(
         self,
         bulk: Bulk[T],
         execution: Execution,
@@ -176,6 +172,13 @@ class BulkRun(Generic[T]):
         exc: BaseException,
     ) -> T:
         """Add an answer that came after the end; return what the user would have awaited.
+
+        Args:
+            bulk: The operation.
+            execution: The command in doubt.
+            batch: Its statements.
+            reply: The answer.
+            exc: What the operation had ended with.
 
         Raises:
             ResolveError: Statements were left that were never sent.
@@ -190,9 +193,10 @@ class BulkRun(Generic[T]):
             self.explain(error)
             raise
 
-    def _explain_again(
+    def explain_again(
         self, bulk: Bulk[T], execution: Execution, batch: Batch, exc: BaseException
     ) -> None:
+        """Say on what resolving ended with how the operation ended."""
         if not batch.is_merged:
             self._execution = execution
             bulk.take_up(batch)
@@ -232,7 +236,36 @@ class BulkRun(Generic[T]):
 
 
 class BulkDoubt(CommandDoubt[T]):
-    """A command of a bulk operation whose outcome is unknown."""
+    """A command of a bulk operation whose outcome is unknown.
+
+    Args:
+        coordinator: What it was executed by.
+        execution: The command.
+        run: The operation's way.
+        bulk: The operation.
+        batch: The command's statements.
+        exc: What the operation has ended with.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        execution: Execution,
+        run: BulkRun[T],
+        bulk: Bulk[T],
+        batch: Batch,
+        exc: BaseException,
+    ) -> None:
+        super().__init__(coordinator, execution)
+        self._run, self._bulk, self._batch, self._exc = run, bulk, batch, exc
+
+    def result(self, reply: Mapping[str, Any]) -> T:
+        """Return what the user would have awaited."""
+        return self._run.resolve(self._bulk, self.execution, self._batch, reply, self._exc)
+
+    def explain(self, exc: BaseException) -> None:
+        """Say on an exception how the operation ended after all."""
+        self._run.explain_again(self._bulk, self.execution, self._batch, exc)
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the operation had ended, and says enough, or None."""
@@ -242,42 +275,59 @@ class BulkDoubt(CommandDoubt[T]):
     async def execute(self, execution: Execution) -> Mapping[str, Any]:
         """Send the command; return a reply that says what became of each statement."""
         async with turn_of(execution):
-            reply = await self._coordinator.send(execution)
-            return await Inquiry(self._coordinator, execution, []).complete(reply)
+            reply = await self.coordinator.send(execution)
+            return await Inquiry(self.coordinator, execution, []).complete(reply)
 
 
 class BulkWrite(RunningWrite[T]):
-    """A bulk operation that runs whether or not anybody awaits it."""
+    """A bulk operation that runs whether or not anybody awaits it.
+
+    Args:
+        coordinator: Executes its commands.
+        lease: The session that it goes over.
+        deadline: When all of it has to be over, or None.
+        watch: Who is told of its attempts and of its end, or None.
+    """
 
     def __init__(
         self,
         coordinator: Coordinator,
-        plan: Callable[[], Plan[T]],
         lease: SessionLease,
         deadline: Deadline | None,
         watch: Watch | None = None,
     ) -> None:
-        super().__init__(coordinator.loop, watch)
-        self._lease = lease
+        super().__init__(coordinator.loop, watch, lease)
+        self._coordinator = coordinator
+        self._session = lease
+        self._deadline = deadline
         self._bulk_run: BulkRun[T] | None = None
+
+    def begin(self, arguments: Arguments[T], target: Target) -> Self:
+        """Send what a user's arguments make; an error is raised where it is awaited."""
         try:
-            self._bulk_run = BulkRun(coordinator, plan(), lease, deadline, watch)
+            plan = arguments.plan(target)
+            self._bulk_run = BulkRun(
+                self._coordinator, plan, self._session, self._deadline, self.watch
+            )
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
             self._fail(exc)
-            return
+            return self
         self._run(self._bulk_run.run())
+        return self
 
-    def _attempts(self) -> Sequence[Attempt]:
+    def attempts(self) -> Sequence[Attempt]:
+        """Return what was tried for the write."""
         return [] if self._bulk_run is None else self._bulk_run.attempts
 
-    def _succeed(self, value: T) -> None:
-        self._lease.finish(discard=False)
-        self._end_well(value)
+    def _leaves_doubt(self, value: Any) -> bool:  # noqa: ARG002
+        return False  # a bulk operation in doubt has no result
 
-    def _settle(self, exc: BaseException) -> None:
+    def _result_of(self, value: T) -> T:
+        return value
+
+    def _explain(self, exc: BaseException) -> bool:
         run = self._bulk_run
-        in_doubt = explain_unplanned(exc) if run is None else run.explain(exc)
-        self._lease.finish(discard=in_doubt)
+        return explain_unplanned(exc) if run is None else run.explain(exc)
 
 
 def explain_unplanned(exc: BaseException, count: int = 0) -> bool:

@@ -21,7 +21,7 @@ from aioretry._drivers.port import (
     ThreadCounts,
 )
 from aioretry._retry.loop import Coordinator
-from aioretry._retry.sessions import SessionLease
+from aioretry._retry.sessions import LastingLease, SessionLease
 from aioretry.deadlines import Deadline, current_deadline, detached
 from aioretry.errors import refusal
 from aioretry.events import Hook
@@ -142,6 +142,10 @@ class WritePath:
         if session is None:
             return SessionLease(self._driver.session)
         return SessionLease(partial(self._user_session, session), self._turn_in(session))
+
+    def lasting_lease(self) -> LastingLease:
+        """Return a lease of an implicit session for several writes, one after the other."""
+        return LastingLease(self._driver.session)
 
     def lease_of(self, session_id: Binary) -> SessionLease:
         """Return a lease of a session whose id is chosen.

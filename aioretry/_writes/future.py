@@ -1,4 +1,4 @@
-"""What the writes of a client have in common as futures."""
+"""What all writes have in common: they run whoever awaits them, and end in one way."""
 
 import asyncio
 import contextvars
@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 from aioretry._retry.monitoring import Watch
+from aioretry._retry.sessions import SessionLease
 from aioretry.errors import Attempt, Outcome, attach, copy_report
 
 T = TypeVar("T")
@@ -17,13 +18,20 @@ class RunningWrite(asyncio.Future[T]):
     Args:
         loop: The client's event loop.
         watch: Who is told of its end, or None.
+        lease: The session that it goes over; None if that is somebody else's to end.
     """
 
-    __slots__ = ("_cancelled_error", "_task", "watch")
+    __slots__ = ("_cancelled_error", "_lease", "_task", "watch")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watch: Watch | None) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        watch: Watch | None,
+        lease: SessionLease | None = None,
+    ) -> None:
         super().__init__(loop=loop)
         self.watch = watch
+        self._lease = lease
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_error: asyncio.CancelledError | None = None
 
@@ -106,17 +114,32 @@ class RunningWrite(asyncio.Future[T]):
     def _take(self, value: Any) -> None:
         """End with an answer, or with what goes wrong with it."""
         try:
-            self._succeed(value)
-        except Exception as exc:
-            if self.done():
-                raise
+            if self._lease is not None:
+                self._lease.end_write(None, in_doubt=self._leaves_doubt(value))
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
             self._fail(exc)
+            return
+        try:
+            result = self._result_of(value)
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
+            self._end(exc)
+        else:
+            self._end_well(result)
 
     def _fail(self, exc: BaseException) -> None:
         try:
             self._settle(exc)
         finally:  # whatever that raises, nobody waits for ever
             self._end(exc)
+
+    def _settle(self, exc: BaseException) -> None:
+        """Say on the exception how the write ended, and give back what it holds."""
+        in_doubt = True
+        try:
+            in_doubt = self._explain(exc)
+        finally:
+            if self._lease is not None:
+                self._lease.end_write(exc, in_doubt=in_doubt)
 
     def _end(self, exc: BaseException) -> None:
         """End with an exception that says already how the write ended."""
@@ -140,21 +163,29 @@ class RunningWrite(asyncio.Future[T]):
         """Say on a cancellation how the write ended that whoever was cancelled awaited."""
         error = self._cancelled_error or self.exception()
         if error is None:
-            attach(exc, Outcome.APPLIED, self._attempts())
+            attach(exc, Outcome.APPLIED, self.attempts())
         else:
             copy_report(error, exc)
 
-    def _attempts(self) -> Sequence[Attempt]:
+    def attempts(self) -> Sequence[Attempt]:
         """Return what was tried for the write."""
         raise NotImplementedError
 
     def _abandon(self, reason: BaseException) -> None:
         """Give up what is under way outside a task."""
 
-    def _succeed(self, value: Any) -> None:
-        """End with what the task gave."""
+    def _leaves_doubt(self, value: Any) -> bool:
+        """Tell whether an answer leaves the session in doubt that the write went over."""
         raise NotImplementedError
 
-    def _settle(self, exc: BaseException) -> None:
-        """Give back what the write holds, and say on the exception how it ended."""
+    def _result_of(self, value: Any) -> T:
+        """Turn an answer into what the user awaits.
+
+        Raises:
+            Exception: It says already how the write ended.
+        """
+        raise NotImplementedError
+
+    def _explain(self, exc: BaseException) -> bool:
+        """Say on an exception how the write ended; return whether that is in doubt."""
         raise NotImplementedError

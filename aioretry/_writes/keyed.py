@@ -1,6 +1,6 @@
 """The writes of an operation that has a key: what a source says of each comes before it is sent."""
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any, TypeVar
 
 import bson
@@ -8,12 +8,14 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, InvalidOperation
 
 from aioretry._commands.command import Command
+from aioretry._commands.single import Arguments, Insert
+from aioretry._commands.target import Target
 from aioretry._drivers.port import ServerKind
 from aioretry._retry.command_execution import Execution, Numbering, trusted_seconds
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.context import WritePath
-from aioretry._writes.single import explain, result_of
+from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import Attempt, Outcome, attach
 from aioretry.sources import KeyedStatement, KnownReply, SessionId, StatementSource
@@ -48,16 +50,11 @@ class KeyedWrites:
         with deadline(None if limit is None else limit.remaining()):
             self._source.open(limit)
 
-    def identified(self, document: Any) -> Any:
-        """Give a document that has no ``_id`` the one that it has whenever this is repeated."""
-        if isinstance(document, MutableMapping) and not isinstance(document, RawBSONDocument):
-            document.setdefault("_id", self._source.new_id(self._index))
-        return document
-
     async def write(
         self,
         coordinator: Coordinator,
-        build: Callable[[], Command[T]],
+        arguments: Arguments[T],
+        target: Target,
         limit: Deadline | None,
         attempts: list[Attempt],
         watch: Watch | None,
@@ -66,7 +63,8 @@ class KeyedWrites:
 
         Args:
             coordinator: What sends it.
-            build: Makes the command.
+            arguments: Make the command.
+            target: Where it goes.
             limit: When it has to be done, or None.
             attempts: Gets what was tried.
             watch: Who is told of that, or None.
@@ -84,7 +82,7 @@ class KeyedWrites:
             raise error
         self.replayed = None
         try:
-            return await self._write(coordinator, build, limit, attempts, watch)
+            return await self._write(coordinator, arguments, target, limit, attempts, watch)
         except BaseException:
             self._has_failed = True
             raise
@@ -111,13 +109,17 @@ class KeyedWrites:
     async def _write(
         self,
         coordinator: Coordinator,
-        build: Callable[[], Command[T]],
+        arguments: Arguments[T],
+        target: Target,
         limit: Deadline | None,
         attempts: list[Attempt],
         watch: Watch | None,
     ) -> T:
         try:
-            command = build()
+            given: Any = arguments
+            if isinstance(given, Insert):
+                self._identify(given.document)
+            command = arguments.command(target)
             trusted = await self._find_trusted(coordinator, command, limit, watch)
             answer = await self._ask(command, limit, trusted)
         except BaseException as exc:
@@ -129,6 +131,11 @@ class KeyedWrites:
             return await self._send(coordinator, command, limit, trusted, answer, attempts, watch)
         finally:
             self._source.end(answer)
+
+    def _identify(self, document: Any) -> None:
+        # One that has no id gets the one that it has whenever this is repeated.
+        if isinstance(document, MutableMapping) and not isinstance(document, RawBSONDocument):
+            document.setdefault("_id", self._source.new_id(self._index))
 
     async def _find_trusted(
         self,
@@ -192,25 +199,22 @@ class KeyedWrites:
         execution.numbering = Numbering.REQUIRED
         if answer.age is not None:
             execution.began_before(coordinator.loop.time(), answer.age)
-        in_doubt = False
+        write: Write[T] = Write(coordinator, lease, limit)
         try:
-            reply = await coordinator.execute(execution)
-        except BaseException as exc:
-            in_doubt = explain(exc, execution, coordinator) is Outcome.UNKNOWN
-            other = self._source.explain(exc) if isinstance(exc, Exception) else None
+            result = await write.execute(execution)
+        except Exception as exc:
+            other = self._source.explain(exc)
             if other is None:
                 raise
             raise other from exc
-        else:
-            self.replayed = _was_replayed(execution, reply)
-            result: T = result_of(execution, reply)
-            return result
         finally:
-            lease.finish(discard=in_doubt)
             attempts.extend(execution.attempts)
+        self.replayed = _was_replayed(execution)
+        return result
 
 
-def _was_replayed(execution: Execution, reply: Mapping[str, Any]) -> bool | None:
+def _was_replayed(execution: Execution) -> bool | None:
+    reply = execution.attempts[-1].reply or {}
     if reply.get("retriedStmtIds") or reply.get("retriedStmtId") is not None:
         # By an earlier attempt of this call, or by another call: nobody can tell.
         return None if any(attempt.sent for attempt in execution.attempts[:-1]) else True

@@ -1,7 +1,7 @@
 """Resolving a write whose outcome is unknown."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 from pymongo.errors import InvalidOperation
 
@@ -24,22 +24,19 @@ class CommandDoubt(Generic[T]):
     Args:
         coordinator: What it was executed by.
         execution: The command; its attempts are added to.
-        result: Turns a reply into what the user awaits.
-        explain: Says on an exception how the write ended after all.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        execution: Execution,
-        *,
-        result: Callable[[Mapping[str, Any]], T],
-        explain: Callable[[BaseException], object],
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, execution: Execution) -> None:
+        self.coordinator = coordinator
         self.execution = execution
-        self.result = result
-        self.explain = explain
-        self._coordinator = coordinator
+
+    def result(self, reply: Mapping[str, Any]) -> T:
+        """Turn a reply into what the user awaits."""
+        raise NotImplementedError
+
+    def explain(self, exc: BaseException) -> None:
+        """Say on an exception how the write ended after all."""
+        raise NotImplementedError
 
     def why_unresolvable(self) -> str | None:
         """Return why the command can't be sent once more, or None if it can."""
@@ -72,14 +69,14 @@ class CommandDoubt(Generic[T]):
             timeout: How long this may take, in seconds, or None.
             watch: The operation that this is a part of; None if it is one of its own.
         """
-        deadline = self._coordinator.deadline(timeout)
+        deadline = self.coordinator.deadline(timeout)
         if deadline is not None and self.execution.began is not None:
             # Its retries must not come later than it could begin.
             left = self.execution.trusted_seconds - self._age()
             deadline = Deadline.after(left).nearer(deadline)
         if watch is None:
-            watch = self._coordinator.watchers.watch("resolve", self.execution.command.namespace)
-        return Resolving(self, self._coordinator, deadline, watch)
+            watch = self.coordinator.watchers.watch("resolve", self.execution.command.namespace)
+        return Resolving(self, deadline, watch).begin()
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the write had ended, or None."""
@@ -93,7 +90,7 @@ class CommandDoubt(Generic[T]):
             execution: The command, to be sent once more.
         """
         try:
-            return await self._coordinator.execute(execution)
+            return await self.coordinator.execute(execution)
         except Exception:
             known = self.known_reply()  # an earlier attempt was answered meanwhile
             if known is None:
@@ -101,49 +98,57 @@ class CommandDoubt(Generic[T]):
             return known
 
     def _age(self) -> float:
-        return self.execution.age(self._coordinator.loop.time())
+        return self.execution.age(self.coordinator.loop.time())
 
 
 class Resolving(RunningWrite[T]):
-    """A command that is sent once more, because nobody knows how it ended."""
+    """A command that is sent once more, because nobody knows how it ended.
+
+    Args:
+        doubt: What is known of it.
+        deadline: When it has to be over, or None.
+        watch: Who is told of its attempts and of its end, or None.
+    """
 
     def __init__(
-        self,
-        doubt: CommandDoubt[T],
-        coordinator: Coordinator,
-        deadline: Deadline | None,
-        watch: Watch | None,
+        self, doubt: CommandDoubt[T], deadline: Deadline | None, watch: Watch | None
     ) -> None:
-        super().__init__(coordinator.loop, watch)
+        lease = doubt.execution.lease.again()
+        super().__init__(doubt.coordinator.loop, watch, lease)
         self._doubt = doubt
-        old = doubt.execution
-        self._lease = old.lease.again()
+        self._again = lease
+        self._deadline = deadline
+
+    def begin(self) -> Self:
+        """Send the command, unless it was answered meanwhile."""
+        doubt, old = self._doubt, self._doubt.execution
         known = doubt.known_reply()
         if known is not None:
-            self._succeed(known)
-            return
-        execution = coordinator.execution(old.command, self._lease, deadline, watch)
+            self._take(known)
+            return self
+        execution = doubt.coordinator.execution(
+            old.command, self._again, self._deadline, self.watch
+        )
         execution.numbering = Numbering.REQUIRED
         execution.number, execution.attempts = old.number, old.attempts
         execution.began, execution.began_at = old.began, old.began_at
         execution.server = old.server
         self._run(doubt.execute(execution))
+        return self
 
-    def _attempts(self) -> Sequence[Attempt]:
+    def attempts(self) -> Sequence[Attempt]:
+        """Return what was tried for the write."""
         return self._doubt.execution.attempts
 
-    def _succeed(self, value: Any) -> None:
-        self._lease.finish(discard=True)
-        try:
-            result = self._doubt.result(value)
-        except Exception as exc:  # noqa: BLE001 - raised where it is awaited
-            self._end(exc)
-        else:
-            self._end_well(result)
+    def _leaves_doubt(self, value: Any) -> bool:  # noqa: ARG002
+        return True  # it was given to whoever writes next, or is nobody's any more
 
-    def _settle(self, exc: BaseException) -> None:
+    def _result_of(self, value: Any) -> T:
+        return self._doubt.result(value)
+
+    def _explain(self, exc: BaseException) -> bool:
         self._doubt.explain(exc)
-        self._lease.finish(discard=True)
+        return True
 
 
 async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # noqa: ASYNC109

@@ -1,11 +1,12 @@
 """A write of one command, from the user's call down to the coordinator."""
 
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 from aioretry._commands.command import Command
+from aioretry._commands.single import Arguments
+from aioretry._commands.target import Target
 from aioretry._drivers.port import Replied
 from aioretry._retry.attempt import Ending, PendingAttempt
 from aioretry._retry.command_execution import Execution
@@ -29,46 +30,66 @@ class Write(RunningWrite[T]):
 
     The first attempt begins at once, and if it succeeds there is nothing more to it. Whatever else
     happens is the coordinator's, in a task.
+
+    Args:
+        coordinator: Executes the command.
+        lease: The session that it goes over.
+        deadline: When it has to be over, or None.
+        watch: Who is told of its attempts and of its end, or None.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
-        build: Callable[[], Command[T]],
         lease: SessionLease,
         deadline: Deadline | None,
         watch: Watch | None = None,
     ) -> None:
-        super().__init__(coordinator.loop, watch)
+        super().__init__(coordinator.loop, watch, lease)
         self._coordinator = coordinator
-        self._lease = lease
-        # What goes on may be begun by a callback of somebody else's.
-        self._context = contextvars.copy_context()
+        self._session = lease
+        self._deadline = deadline
         self._execution: Execution | None = None
         self._pending: PendingAttempt | None = None
+        self._context: contextvars.Context | None = None
+
+    def begin(self, arguments: Arguments[T], target: Target) -> Self:
+        """Send the command that a user's arguments make; an error is raised where it is awaited."""
         try:
-            self._execution = coordinator.execution(build(), lease, deadline, watch)
-            if lease.turn is None and coordinator.waits.can_begin(self._execution):
-                self._pending = coordinator.launch(self._execution, self._land)
-                return
+            command = arguments.command(target)
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
             self._fail(exc)
-            return
-        self._run(coordinator.execute(self._execution))
+            return self
+        return self.send(command)
+
+    def send(self, command: Command[T]) -> Self:
+        """Send a command."""
+        coordinator = self._coordinator
+        execution = coordinator.execution(command, self._session, self._deadline, self.watch)
+        return self.execute(execution)
+
+    def execute(self, execution: Execution) -> Self:
+        """Make the first attempt of an execution, and all further ones."""
+        coordinator = self._coordinator
+        self._execution = execution
+        try:
+            if execution.lease.turn is not None or not coordinator.waits.can_begin(execution):
+                self._run(coordinator.execute(execution))
+            else:
+                # What goes on may be begun by a callback of somebody else's.
+                self._context = contextvars.copy_context()
+                self._pending = coordinator.launch(execution, self)
+        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
+            self._fail(exc)
+        return self
 
     @property
     def execution(self) -> Execution | None:
         """The command, with its attempts; None if it could not be made."""
         return self._execution
 
-    def _abandon(self, reason: BaseException) -> None:
-        if self._pending is not None:
-            self._pending.abandon(reason)
-
-    def _attempts(self) -> Sequence[Attempt]:
-        return [] if self._execution is None else self._execution.attempts
-
-    def _land(self, result: Ending) -> None:
+    def land(self, result: Ending) -> None:
+        """Take what came of the first attempt."""
         self._pending = None
         if self._execution is None or self.done():
             return
@@ -77,20 +98,41 @@ class Write(RunningWrite[T]):
         else:
             self._run(self._coordinator.execute(self._execution, result), self._context)
 
-    def _succeed(self, value: Any) -> None:
+    def _abandon(self, reason: BaseException) -> None:
+        if self._pending is not None:
+            self._pending.abandon(reason)
+
+    def attempts(self) -> Sequence[Attempt]:
+        """Return what was tried for the write."""
+        return [] if self._execution is None else self._execution.attempts
+
+    def _leaves_doubt(self, value: Any) -> bool:
+        return self._executed().leaves_doubt(value)
+
+    def _result_of(self, value: Any) -> T:
+        result: T = result_of(self._executed(), value)
+        return result
+
+    def _explain(self, exc: BaseException) -> bool:
+        return explain(exc, self._execution, self._coordinator) is Outcome.UNKNOWN
+
+    def _executed(self) -> Execution:
         if self._execution is None:
             raise AssertionError("a reply without a command")
-        self._lease.finish(discard=self._execution.leaves_doubt(value))
-        try:
-            result = result_of(self._execution, value)
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
-            self._end(exc)
-        else:
-            self._end_well(result)
+        return self._execution
 
-    def _settle(self, exc: BaseException) -> None:
-        outcome = explain(exc, self._execution, self._coordinator)
-        self._lease.finish(discard=outcome is Outcome.UNKNOWN)
+
+class WriteDoubt(CommandDoubt[T]):
+    """A write of one command whose outcome is unknown."""
+
+    def result(self, reply: Mapping[str, Any]) -> T:
+        """Turn a reply into what the user awaits."""
+        result: T = result_of(self.execution, reply)
+        return result
+
+    def explain(self, exc: BaseException) -> None:
+        """Say on an exception how the write ended after all."""
+        explain(exc, self.execution, self.coordinator)
 
 
 def result_of(execution: Execution, reply: Mapping[str, Any]) -> Any:
@@ -129,12 +171,7 @@ def explain(exc: BaseException, execution: Execution | None, coordinator: Coordi
     )
     doubt = None
     if outcome is Outcome.UNKNOWN:
-        doubt = CommandDoubt(
-            coordinator,
-            execution,
-            result=partial(result_of, execution),
-            explain=lambda again: explain(again, execution, coordinator),
-        )
+        doubt = WriteDoubt[Any](coordinator, execution)
     attach(exc, outcome, attempts, doubt=doubt)
     if len(attempts) > 1 or outcome is Outcome.UNKNOWN:
         exc.add_note(_note(execution, outcome))

@@ -5,8 +5,7 @@ import contextlib
 import contextvars
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 
 from aioretry._drivers.motor.attempts import Attempts
 from aioretry._drivers.motor.checkup import Checkups
@@ -19,6 +18,7 @@ from aioretry._drivers.port import (
     AttemptCall,
     AttemptResult,
     NoServer,
+    Receiver,
     ThreadCounts,
     Unprepared,
 )
@@ -61,13 +61,13 @@ class Dispatch:
         self._opening: Counter[Address] = Counter()
         self._waiting: deque[Entry] = deque()
 
-    def add(self, call: AttemptCall, deliver: Callable[[AttemptResult], None]) -> None:
-        """Have an attempt made; its result is delivered in a later turn of the loop.
+    def add(self, call: AttemptCall, receiver: Receiver) -> None:
+        """Have an attempt made; its result is told in a later turn of the loop.
 
         Raises:
             RuntimeError: There is no thread, and none can be started.
         """
-        call.carrier = entry = Entry(self, call, deliver)
+        call.carrier = entry = Entry(self, call, receiver)
         if self._waiting or not self._start(entry):
             self._waiting.append(entry)
 
@@ -76,15 +76,6 @@ class Dispatch:
         counts = self._threads.counts()
         queued = counts.queued + len(self._waiting)
         return ThreadCounts(counts.threads, counts.idle, queued, counts.abandoned)
-
-    def land(self, entry: "Entry", result: AttemptResult) -> None:
-        """Deliver the result of an attempt that has ended, and free its place."""
-        entry.on_loop = entry.on_thread = entry.call.carrier = None
-        try:
-            # First, so that the next one finds the session that is given back.
-            entry.deliver(result)
-        finally:
-            self.free(entry)
 
     def free(self, entry: "Entry") -> None:
         """Let another attempt take the place of one."""
@@ -112,14 +103,14 @@ class Dispatch:
 
     def _start_waiting(self, entry: "Entry") -> bool:
         if self._has_lost(entry.call.server.address):  # while the attempt has waited
-            self.loop.call_soon(self.land, entry, NoServer())
+            self.loop.call_soon(entry.land, NoServer())
             return True
         try:
             return entry.context.run(self._start, entry)
         except RuntimeError as exc:  # no thread to be had
             is_closed = self._attempts.is_closed  # the event loop will find out
             result = NoServer() if is_closed else Unprepared(exc)
-            self.loop.call_soon(self.land, entry, result)
+            self.loop.call_soon(entry.land, result)
             return True
 
     def _start(self, entry: "Entry") -> bool:
@@ -127,14 +118,7 @@ class Dispatch:
         call = entry.call
         if not (self._only_threads or call.command.may_block or self._attempts.need_threads):
             attempt = entry.on_loop = LoopAttempt(
-                self._attempts,
-                self._connections,
-                self._checkups,
-                self.loop,
-                call,
-                partial(self.land, entry),
-                partial(self._start_again, entry),
-                entry.context,
+                self._attempts, self._connections, self._checkups, entry
             )
             if attempt.begin():
                 entry.is_under_way = True
@@ -142,15 +126,7 @@ class Dispatch:
             entry.on_loop = None
             if not entry.had_opened:
                 return self._open(entry, call.server.address)
-        self._start_on_thread(
-            entry,
-            ThreadAttempt(
-                self._attempts,
-                entry.call,
-                partial(self._land_from_thread, entry),
-                entry.context.copy().run,  # the loop may be inside it for a moment more
-            ),
-        )
+        self._start_on_thread(entry, ThreadAttempt(self._attempts, entry))
         return True
 
     @property
@@ -175,21 +151,21 @@ class Dispatch:
     def _open(self, entry: "Entry", address: Address) -> bool:
         if self._opening[address] >= self._attempts.max_connecting:
             return False
-        opened = partial(self._open_from_thread, entry)
-        run = entry.context.copy().run
-        self._start_on_thread(entry, Opening(self._attempts, entry.call, opened, run))
+        self._start_on_thread(entry, Opening(self._attempts, entry))
         entry.opening = address
         self._opening[address] += 1
         return True
 
-    def _open_from_thread(self, entry: "Entry", result: AttemptResult | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            self.loop.call_soon_threadsafe(self._opened, entry, result)
+    def opened(self, entry: "Entry", result: AttemptResult | None) -> None:
+        """Go on with an attempt for which a connection was to be opened.
 
-    def _opened(self, entry: "Entry", result: AttemptResult | None) -> None:
+        Args:
+            entry: The attempt.
+            result: What came of it if it ended thereby, or None.
+        """
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
             try:
-                self.land(entry, result or NoServer())
+                entry.land(result or NoServer())
             finally:
                 self._pump()
             return
@@ -201,7 +177,7 @@ class Dispatch:
         self._waiting.appendleft(entry)
         self._pump()
 
-    def _start_again(self, entry: "Entry") -> None:
+    def start_again(self, entry: "Entry") -> None:
         """Begin an attempt anew, and before others, whose connection was gone."""
         self._leave(entry)
         entry.on_loop = None
@@ -220,10 +196,6 @@ class Dispatch:
         entry.on_thread = job
         self._threads.submit(job)
         entry.is_under_way = True
-
-    def _land_from_thread(self, entry: "Entry", result: AttemptResult) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self.land, entry, result)
 
     def abandon(self, entry: "Entry") -> bool:
         """End an attempt that is under way without a result, and free its place.
@@ -247,30 +219,27 @@ class Entry:
     Args:
         dispatch: Has it made.
         call: What is tried.
-        deliver: Gets the result.
+        receiver: Is told the result.
     """
 
     __slots__ = (
+        "_receiver",
         "call",
         "context",
-        "deliver",
         "dispatch",
         "had_opened",
         "is_under_way",
+        "loop",
         "on_loop",
         "on_thread",
         "opening",
     )
 
-    def __init__(
-        self,
-        dispatch: Dispatch,
-        call: AttemptCall,
-        deliver: Callable[[AttemptResult], None],
-    ) -> None:
+    def __init__(self, dispatch: Dispatch, call: AttemptCall, receiver: Receiver) -> None:
         self.dispatch = dispatch
+        self.loop = dispatch.loop
         self.call = call
-        self.deliver = deliver
+        self._receiver = receiver
         self.context = contextvars.copy_context()
         self.had_opened = False
         """Whether a connection was opened for it before."""
@@ -281,6 +250,29 @@ class Entry:
         self.is_under_way = False
         self.on_loop: LoopAttempt | None = None
         self.on_thread: ThreadAttempt | Opening | None = None
+
+    def land(self, result: AttemptResult) -> None:
+        """Tell the result of an attempt that has ended, and free its place."""
+        self.on_loop = self.on_thread = self.call.carrier = None
+        try:
+            # First, so that the next one finds the session that is given back.
+            self._receiver.land(result)
+        finally:
+            self.dispatch.free(self)
+
+    def land_from_thread(self, result: AttemptResult) -> None:
+        """Do so on the event loop."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.land, result)
+
+    def opened_from_thread(self, result: AttemptResult | None) -> None:
+        """Go on on the event loop when a connection was opened, or end with a result."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self.loop.call_soon_threadsafe(self.dispatch.opened, self, result)
+
+    def start_again(self) -> None:
+        """Have the attempt begun anew, because its connection was gone."""
+        self.dispatch.start_again(self)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -1,7 +1,7 @@
 """The driver's port over a Motor client's delegate."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pymongo
@@ -19,8 +19,8 @@ from aioretry._drivers.motor.views import Views, connection_counts
 from aioretry._drivers.port import (
     Address,
     AttemptCall,
-    AttemptResult,
     ConnectionCounts,
+    Receiver,
     ServerSession,
     ThreadCounts,
     TopologyView,
@@ -64,10 +64,7 @@ class MotorDriver:
         return self._views.look()
 
     def attempt(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        call: AttemptCall,
-        deliver: Callable[[AttemptResult], None],
+        self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
     ) -> None:
         """Make an attempt, or have it wait until others have opened their connections."""
         if self._attempts.is_closed:
@@ -84,7 +81,7 @@ class MotorDriver:
             )
             self._ending.use(loop)
         try:
-            dispatch.add(call, deliver)
+            dispatch.add(call, receiver)
         except RuntimeError:
             if self._attempts.is_closed:  # meanwhile, by another thread
                 raise InvalidOperation(_CLOSED) from None

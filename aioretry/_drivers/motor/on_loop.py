@@ -6,7 +6,7 @@ It costs no thread and no switch to one, which is most of what a small write cos
 import asyncio
 import contextvars
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pymongo import message
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
@@ -21,6 +21,23 @@ from aioretry._drivers.motor.sessions import LoopSession
 from aioretry._drivers.port import AttemptCall, AttemptResult, Expired, Replied
 
 
+class Entry(Protocol):
+    """Who has an attempt made."""
+
+    loop: asyncio.AbstractEventLoop
+    call: AttemptCall
+    context: contextvars.Context
+    """That of the user's call, in which the reply is decoded and landed."""
+
+    def land(self, result: AttemptResult) -> None:
+        """Take the result, in a later turn of the loop than the one in which it began."""
+        ...
+
+    def start_again(self) -> None:
+        """Have another attempt made instead, because nothing was sent."""
+        ...
+
+
 class LoopAttempt:
     """An attempt over an idle connection.
 
@@ -28,11 +45,7 @@ class LoopAttempt:
         attempts: What it has in common with the others.
         connections: Those of the event loop.
         checkups: Finds out whether a server is well.
-        loop: The event loop.
-        call: What is tried.
-        land: Gets the result, in a later turn of the loop than the one of :meth:`begin`.
-        start_again: Has another attempt made instead, because nothing was sent.
-        context: That of the user's call, in which the reply is decoded and landed.
+        entry: Who has it made.
     """
 
     __slots__ = (
@@ -42,14 +55,12 @@ class LoopAttempt:
         "_checkups",
         "_connection",
         "_connections",
-        "_context",
+        "_entry",
         "_is_late",
-        "_land",
         "_loop",
         "_round_trip_time",
         "_sent",
         "_session",
-        "_start_again",
         "_timer",
     )
 
@@ -58,20 +69,14 @@ class LoopAttempt:
         attempts: Attempts,
         connections: Connections,
         checkups: Checkups,
-        loop: asyncio.AbstractEventLoop,
-        call: AttemptCall,
-        land: Callable[[AttemptResult], None],
-        start_again: Callable[[], None],
-        context: contextvars.Context,
+        entry: Entry,
     ) -> None:
         self._attempts = attempts
         self._connections = connections
-        self._context = context
         self._checkups = checkups
-        self._loop = loop
-        self._call = call
-        self._land = land
-        self._start_again = start_again
+        self._entry = entry
+        self._loop = entry.loop
+        self._call = entry.call
         self._connection: LoopConnection | None = None
         self._session: LoopSession | None = None
         self._broken: tuple[PyMongoError, Any] | None = None
@@ -96,13 +101,13 @@ class LoopAttempt:
             else:
                 self._send(connection)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
-            self._loop.call_soon(self._land, self._conclude(exc))
+            self._loop.call_soon(self._entry.land, self._conclude(exc))
             _let_through(exc)
         return True
 
     def answer(self, data: bytes) -> None:
         """Take the reply."""
-        self._context.run(self._take, data)
+        self._entry.context.run(self._take, data)
 
     def _take(self, data: bytes) -> None:
         command, held = self._call.command, self._held()
@@ -122,11 +127,11 @@ class LoopAttempt:
             if not isinstance(exc, OperationFailure | NotPrimaryError):
                 # Nobody can tell what else is wrong with it; as PyMongo does.
                 held.close()
-            self._land(self._conclude(exc))
+            self._entry.land(self._conclude(exc))
             _let_through(exc)
         else:
             self._release()
-            self._land(Replied(reply))
+            self._entry.land(Replied(reply))
 
     def fail(self, error: Exception) -> None:
         """Take what went wrong with the connection."""
@@ -139,7 +144,7 @@ class LoopAttempt:
             self._attempts.doubts.add(pool)
             self._checkups.add(self._call.server, pool, connection, self._end_broken)
         else:
-            self._context.run(self._land, self._conclude(error))
+            self._entry.context.run(self._entry.land, self._conclude(error))
 
     def time_out(self) -> None:
         """End it because it has taken too long."""
@@ -173,16 +178,16 @@ class LoopAttempt:
         else:
             held.close()
         if is_open and not self._call.token.is_revoked:
-            self._context.run(self._go_on, held)
+            self._entry.context.run(self._go_on, held)
         else:
             self._release()
-            self._start_again()
+            self._entry.start_again()
 
     def _go_on(self, held: LoopConnection) -> None:
         try:
             self._send(held)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
-            self._land(self._conclude(exc))
+            self._entry.land(self._conclude(exc))
             _let_through(exc)
 
     def _send(self, held_connection: LoopConnection) -> None:
@@ -259,7 +264,7 @@ class LoopAttempt:
 
     def _land_broken(self, error: PyMongoError, *, is_server_well: bool) -> None:
         result = self._attempts.failed(self._call, error, is_server_well=is_server_well)
-        self._context.run(self._land, result)
+        self._entry.context.run(self._entry.land, result)
 
     def _forget_session(self) -> None:
         if self._session is not None:

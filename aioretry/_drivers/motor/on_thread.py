@@ -1,10 +1,12 @@
 """An attempt on a thread, over PyMongo's own command: the way that can do everything."""
 
 import contextlib
+import contextvars
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Protocol
 
 from pymongo.errors import ConnectionFailure, OperationFailure
 
@@ -27,28 +29,34 @@ from aioretry.deadlines import Deadline
 _LEAST_TIME = 0.002
 
 
+class Entry(Protocol):
+    """Who has an attempt made."""
+
+    call: AttemptCall
+    context: contextvars.Context
+    """That of the user's call."""
+
+    def land_from_thread(self, result: AttemptResult) -> None:
+        """Take the result, on whichever thread."""
+        ...
+
+
 class ThreadAttempt(Job):
     """An attempt on its thread; it can be ended from another one while it waits for its answer.
 
     Args:
         attempts: What it has in common with the others.
-        call: What is tried.
-        deliver: Gets the result, on the thread.
-        run: Calls what it is given, in the context of the user's call.
+        entry: Who has it made.
     """
 
-    __slots__ = ("_attempts", "_call", "_connection", "_guard")
+    __slots__ = ("_attempts", "_call", "_connection", "_entry", "_guard")
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        call: AttemptCall,
-        deliver: Callable[[AttemptResult], None],
-        run: Callable[[Callable[[], None]], object],
-    ) -> None:
-        super().__init__(lambda: run(lambda: deliver(self._land())))
+    def __init__(self, attempts: Attempts, entry: Entry) -> None:
+        # The loop may be inside its context for a moment more.
+        super().__init__(partial(entry.context.copy().run, self._land))
         self._attempts = attempts
-        self._call = call
+        self._entry = entry
+        self._call = entry.call
         self._guard = threading.Lock()
         self._connection: Any = None
 
@@ -60,11 +68,12 @@ class ThreadAttempt(Job):
                 connection.cancel_context.cancel()
                 _hang_up(connection)
 
-    def _land(self) -> AttemptResult:
+    def _land(self) -> None:
         try:
-            return self._make()
+            result = self._make()
         except BaseException as exc:  # noqa: BLE001 - whatever it is, the attempt lands
-            return self._attempts.failed(self._call, exc)
+            result = self._attempts.failed(self._call, exc)
+        self._entry.land_from_thread(result)
 
     def _make(self) -> AttemptResult:
         call, attempts = self._call, self._attempts

@@ -1,10 +1,23 @@
 """A connection that a thread opens, for an attempt that the event loop makes then."""
 
-from collections.abc import Callable
+import contextvars
+from typing import Protocol
 
 from aioretry._drivers.motor.attempts import Attempts, time_limit
 from aioretry._drivers.port import AttemptCall, AttemptResult
 from aioretry._drivers.threads import Job
+
+
+class Entry(Protocol):
+    """Who has an attempt made."""
+
+    call: AttemptCall
+    context: contextvars.Context
+    """That of the user's call."""
+
+    def opened_from_thread(self, result: AttemptResult | None) -> None:
+        """Go on, on whichever thread, or end with a result."""
+        ...
 
 
 class Opening(Job):
@@ -12,26 +25,23 @@ class Opening(Job):
 
     Args:
         attempts: What it has in common with the attempts.
-        call: What the connection is wanted for.
-        deliver: Gets the result on the thread: None, or that of an attempt that ends here.
-        run: Calls what it is given, in the context of the user's call.
+        entry: Who has the attempt made that it is wanted for.
     """
 
-    __slots__ = ("_attempts", "_call")
+    __slots__ = ("_attempts", "_call", "_entry")
 
-    def __init__(
-        self,
-        attempts: Attempts,
-        call: AttemptCall,
-        deliver: Callable[[AttemptResult | None], None],
-        run: Callable[[Callable[[], AttemptResult | None]], AttemptResult | None],
-    ) -> None:
-        super().__init__(lambda: deliver(run(self._open)))
+    def __init__(self, attempts: Attempts, entry: Entry) -> None:
+        super().__init__(self._report)
         self._attempts = attempts
-        self._call = call
+        self._entry = entry
+        self._call = entry.call
 
     def end(self) -> None:
         """Go on: what is opened is of use to others."""
+
+    def _report(self) -> None:
+        result = self._entry.context.copy().run(self._open)
+        self._entry.opened_from_thread(result)
 
     def _open(self) -> AttemptResult | None:
         call, attempts = self._call, self._attempts

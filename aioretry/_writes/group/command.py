@@ -19,8 +19,7 @@ from pymongo.results import InsertOneResult
 from aioretry._commands import replies
 from aioretry._commands.command import Command, CommandLimits, Encode
 from aioretry._commands.encoded import EncodedDocuments
-from aioretry._commands.single import Target
-from aioretry._retry.command_execution import Execution
+from aioretry._commands.target import Target
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import SharedWatch, Watch
 from aioretry._retry.sessions import SessionLease
@@ -43,7 +42,7 @@ _OVERHEAD = 16 * 1024  # servers refuse by themselves what is larger by less tha
 
 
 class SharedInsert:
-    """Inserts of several calls in one command, which begins at once.
+    """Inserts of several calls in one command.
 
     Until an attempt is prepared, whoever leaves is taken out. From then on the documents are
     fixed, because every attempt has to send the same.
@@ -76,12 +75,14 @@ class SharedInsert:
         """When all of it has to be over, or None."""
 
         watch = SharedWatch(self._watches) if coordinator.watchers else None
-        self.write: Write[Mapping[str, Any]] = Write(
-            coordinator, self._command, lease, self.deadline, watch
-        )
-        if self.write.execution is not None:
-            self.write.execution.is_shared = True
-        self._shares: Shares | None = None
+        self._execution = coordinator.execution(self._command(), lease, self.deadline, watch)
+        self._execution.is_shared = True
+        self._shares = Shares(coordinator, self._execution, self._answers)
+        self.write: Write[Mapping[str, Any]] = Write(coordinator, lease, self.deadline, watch)
+
+    def begin(self) -> None:
+        """Send it."""
+        self.write.execute(self._execution)
 
     def __len__(self) -> int:
         return len(self._inserts)
@@ -89,8 +90,7 @@ class SharedInsert:
     @property
     def waiting(self) -> int:
         """How many inserts are in it, unless an attempt is in the air."""
-        execution = self.write.execution
-        return len(self) if execution is not None and execution.pending is None else 0
+        return len(self) if self._execution.pending is None else 0
 
     def outlives(self, insert: CoalescedInsert) -> bool:
         """Tell whether the deadline of an insert comes before that of the whole."""
@@ -100,7 +100,7 @@ class SharedInsert:
     @property
     def attempts(self) -> Sequence[Attempt]:
         """What was tried."""
-        return self._execution().attempts
+        return self._execution.attempts
 
     def let_go(self, insert: CoalescedInsert, exc: BaseException) -> None:
         """Do without an insert: it is taken out, or its outcome is unknown until the end."""
@@ -110,16 +110,16 @@ class SharedInsert:
             attach(exc, Outcome.NOT_APPLIED, [])
         else:
             self._gone[index] = exc
-            doubt = self._each().doubt(index, insert.inserted_id)
-            attach(exc, Outcome.UNKNOWN, self._execution().history(), doubt=doubt)
+            doubt = self._shares.doubt(index, insert.inserted_id)
+            attach(exc, Outcome.UNKNOWN, self._execution.history(), doubt=doubt)
         if not self._left:
             self.write.cancel()
             if index is not None and self.write.done():
-                self._each().explain(exc, index, insert.inserted_id)
+                self._shares.explain(exc, index, insert.inserted_id)
 
     def too_late(self, insert: CoalescedInsert) -> DeadlineExceeded:
         """Return the error that says that an insert's deadline is over."""
-        execution = self._execution()
+        execution = self._execution
         last: BaseException | None = execution.last_error()
         if last is None and execution.attempts:  # nobody has judged it yet
             last = execution.attempts[-1].error
@@ -192,15 +192,15 @@ class SharedInsert:
 
     def _asks(self, insert: CoalescedInsert, index: int, reply: Mapping[str, Any]) -> bool:
         """Ask the server about an insert of which its reply does not tell, if it can be asked."""
-        if not self._each().is_silent(reply, index):
+        if not self._shares.is_silent(reply, index):
             return False
-        doubt = self._each().doubt(index, insert.inserted_id)
+        doubt = self._shares.doubt(index, insert.inserted_id)
         if doubt.why_unresolvable() is not None:
             return False
-        execution = self._execution()
+        execution = self._execution
         left = None if execution.deadline is None else execution.time_left()
         part = None if insert.watch is None else SharedWatch([insert.watch].copy)
-        asked = asyncio.ensure_future(self._each().ask(index, insert.inserted_id, left, part))
+        asked = asyncio.ensure_future(self._shares.ask(index, insert.inserted_id, left, part))
         asked.add_done_callback(partial(self._hear, insert, index))
         return True
 
@@ -240,7 +240,7 @@ class SharedInsert:
         reply: Mapping[str, Any] | None,
         error: BaseException | None,
     ) -> BaseException | None:
-        each = self._each()
+        each = self._shares
         reply = reply or each.denial(index)
         if reply is not None:
             return each.error_in(reply, index, insert.inserted_id)
@@ -289,24 +289,13 @@ class SharedInsert:
         if len(self._inserts) == 1:
             return replies.error_in(reply)
         # What some are not told is found out over the same session.
-        error = replies.retryable_error_in(reply) or self._each().silence_in(reply)
+        error = replies.retryable_error_in(reply) or self._shares.silence_in(reply)
         if error is not None:
             self._answers[error] = reply
         return error
 
     def _watches(self) -> list[Watch]:
         return [insert.watch for insert in list(self._inserts) if insert.watch is not None]
-
-    def _each(self) -> Shares:
-        if self._shares is None:
-            self._shares = Shares(self._coordinator, self._execution(), self._answers)
-        return self._shares
-
-    def _execution(self) -> Execution:
-        execution = self.write.execution
-        if execution is None:
-            raise AssertionError("no command was made")
-        return execution
 
 
 def past(*, is_sent: bool) -> DeadlineExceeded:

@@ -141,7 +141,8 @@ class CoalescedInsert(RunningWrite[InsertOneResult]):
         if self.holder is not None and not self.done():
             self._fail(self.holder.too_late(self))
 
-    def _attempts(self) -> Sequence[Attempt]:
+    def attempts(self) -> Sequence[Attempt]:
+        """Return what was tried for the write."""
         return self._tried
 
     def _settle(self, exc: BaseException) -> None:

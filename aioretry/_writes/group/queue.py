@@ -12,7 +12,7 @@ from typing import Any
 
 from pymongo.errors import ServerSelectionTimeoutError
 
-from aioretry._commands.single import Target
+from aioretry._commands.target import Target
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.group.command import SharedInsert, past
@@ -227,10 +227,9 @@ class InsertQueue:
             # Listeners find the span of the first of them; each has a deadline of its own.
             context = next(iter(inserts)).context
             context.run(lift_deadlines)
-            shared = context.run(
-                SharedInsert, self._coordinator, self._target, inserts, self._lease()
-            )
+            shared = SharedInsert(self._coordinator, self._target, inserts, self._lease())
             self._under_way = shared
+            context.run(shared.begin)
             shared.write.add_done_callback(self._land, context=self._context)
             self._fill_up()
 

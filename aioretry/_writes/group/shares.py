@@ -1,8 +1,7 @@
 """What came of a command for each of the inserts that travelled in it."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from pymongo.errors import OperationFailure
@@ -142,14 +141,7 @@ class Shares:
     def _doubt(
         self, execution: Execution, index: int, inserted_id: object
     ) -> CommandDoubt[InsertOneResult]:
-        own = Shares(self._coordinator, execution, {})
-        return _PartDoubt(
-            self._coordinator,
-            execution,
-            answer_to_all=partial(self.acknowledgement, index),
-            result=lambda _: InsertOneResult(inserted_id, True),
-            explain=partial(own.explain, index=0, inserted_id=inserted_id),
-        )
+        return _PartDoubt(self._coordinator, execution, self, index, inserted_id)
 
     def _alone(self, index: int) -> Execution:
         whole = self._execution
@@ -262,23 +254,41 @@ class _History(NamedTuple):
 
 
 class _PartDoubt(CommandDoubt[InsertOneResult]):
-    """An insert of a command, which may still be answered with the others."""
+    """An insert of a command, which may still be answered with the others.
+
+    Args:
+        coordinator: Executes it.
+        execution: The insert alone, or the command.
+        shares: What is known of the command.
+        index: Which insert.
+        inserted_id: The ``_id`` of its document.
+    """
 
     def __init__(
         self,
         coordinator: Coordinator,
         execution: Execution,
-        *,
-        answer_to_all: Callable[[], Mapping[str, Any] | None],
-        result: Callable[[Mapping[str, Any]], InsertOneResult],
-        explain: Callable[[BaseException], object],
+        shares: Shares,
+        index: int,
+        inserted_id: object,
     ) -> None:
-        super().__init__(coordinator, execution, result=result, explain=explain)
-        self._answer_to_all = answer_to_all
+        super().__init__(coordinator, execution)
+        self._shares = shares
+        self._index = index
+        self._inserted_id = inserted_id
+
+    def result(self, reply: Mapping[str, Any]) -> InsertOneResult:  # noqa: ARG002
+        """Return what the user awaits."""
+        return InsertOneResult(self._inserted_id, True)
+
+    def explain(self, exc: BaseException) -> None:
+        """Say on an exception how the insert ended after all."""
+        alone = Shares(self.coordinator, self.execution, {})
+        alone.explain(exc, 0, self._inserted_id)
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the insert had ended, or None."""
-        known = self._answer_to_all()
+        known = self._shares.acknowledgement(self._index)
         if known is None and self.execution.command.statement_count == 1:
             known = super().known_reply()
         return known

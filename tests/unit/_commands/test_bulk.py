@@ -17,10 +17,10 @@ from pymongo.errors import (
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome
-from aioretry._commands.bulk_arguments import bulk_write, insert_many
+from aioretry._commands.bulk_arguments import BulkRequests, InsertMany
 from aioretry._commands.command import CommandLimits
-from aioretry._commands.single import Target
 from aioretry._commands.statements import Kind
+from aioretry._commands.target import Target
 from aioretry._drivers.motor import add_requests, encode_documents
 
 OVERHEAD = 16 * 1024  # what a message holds beside the statements, and the server's tolerance
@@ -50,12 +50,12 @@ def planned(plan):
 
 def inserting(documents, *, ordered=True, target=TARGET):
     """An insert_many."""
-    return planned(insert_many(target, documents, ordered, None, None))
+    return planned(InsertMany(documents, ordered, None, None).plan(target))
 
 
 def writing(requests, *, ordered=True, target=TARGET):
     """A bulk_write."""
-    return planned(bulk_write(target, requests, ordered, None, None, None, add_requests))
+    return planned(BulkRequests(requests, ordered, None, None, None, add_requests).plan(target))
 
 
 def fill(bulk, limits=LARGE):
@@ -133,7 +133,7 @@ class TestSplitting:
     def test_options_take_room(self):
         """What the user's options need in the message is not there for the statements."""
         comment = "x" * 150
-        bulk = planned(insert_many(TARGET, documents(10), True, None, comment))
+        bulk = planned(InsertMany(documents(10), True, None, comment).plan(TARGET))
         assert [2, 2, 2, 2, 2] == sizes(drain(bulk, limits(room=400)))
 
     @pytest.mark.parametrize("given_as", [list, iter])

@@ -18,7 +18,8 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import DeadlineExceeded, Outcome, attempts_of, outcome_of
 from aioretry._commands.command import CommandLimits
-from aioretry._commands.single import Target, insert_one
+from aioretry._commands.single import Insert
+from aioretry._commands.target import Target
 from aioretry._drivers.port import (
     Failed,
     NoServer,
@@ -30,7 +31,7 @@ from aioretry._drivers.port import (
 )
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.server_selection import Selection
-from aioretry._retry.sessions import SessionLease
+from aioretry._retry.sessions import LastingLease, SessionLease
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
@@ -102,17 +103,17 @@ class Driver:
     def add_label(self, error, label):
         error._add_error_label(label)
 
-    def attempt(self, loop, call, deliver):
+    def attempt(self, loop, call, receiver):
         self.calls.append(call)
         step = self.script.pop(0)
         if step == "hold":
-            self.held.append((call, deliver))
+            self.held.append((call, receiver.land))
             return
         if isinstance(step, Exception) and not isinstance(step, OperationFailure):
             # The server is lost with it, and found again.
             known = self.topology.writable.values()
             self.set_servers(*(replace(view, source=object()) for view in known))
-        loop.call_soon(deliver, self.fly(call, step))
+        loop.call_soon(receiver.land, self.fly(call, step))
 
     def fly(self, call, step):
         """Play an attempt."""
@@ -156,11 +157,8 @@ def begin(driver, *, deadline=None, **options):
 def begin_with(coordinator, deadline=None):
     """Begin a write."""
     target = Target.of("db", "c", CodecOptions(), WriteConcern())
-    return Write(
-        coordinator,
-        lambda: insert_one(target, {"_id": 7}, None, None),
-        SessionLease(coordinator.driver.session),
-        deadline,
+    return Write(coordinator, SessionLease(coordinator.driver.session), deadline).begin(
+        Insert({"_id": 7}), target
     )
 
 
@@ -590,8 +588,8 @@ class Path:
     def surrounding_deadline(self):
         return None
 
-    def lease(self):
-        return SessionLease(self.driver.session)
+    def lasting_lease(self):
+        return LastingLease(self.driver.session)
 
 
 class TestOperation:

@@ -9,7 +9,8 @@ from pymongo.errors import AutoReconnect, InvalidOperation
 from pymongo.write_concern import WriteConcern
 
 from aioretry._commands.command import CommandLimits
-from aioretry._commands.single import Target, insert_one
+from aioretry._commands.single import Insert
+from aioretry._commands.target import Target
 from aioretry._drivers.port import (
     Expired,
     Failed,
@@ -101,8 +102,8 @@ class Driver:
             raise self.error
         return self.topology
 
-    def attempt(self, loop, call, deliver):
-        self.calls.append((call, deliver))
+    def attempt(self, loop, call, receiver):
+        self.calls.append((call, receiver.land))
         self.sent()
 
     def sent(self):
@@ -129,18 +130,16 @@ class Sky:
         self.numbering = Numbering.IF_SUPPORTED
         self.told = lambda: None
 
-    def _deliver(self, result):
+    def land(self, result):
         self.results.append(result)
         self.told()
 
     def begin(self, deadline=None):
         """Begin an attempt, or have it wait."""
         lease = SessionLease(lambda: None)
-        command = insert_one(TARGET, {"_id": 7}, None, None)
+        command = Insert({"_id": 7}).command(TARGET)
         self.execution = Execution(command, lease, deadline, self.numbering)
-        attempt = PendingAttempt(
-            self.driver, self.loop, self.execution, self._deliver, self.pending.remove
-        )
+        attempt = PendingAttempt(self.driver, self.loop, self.execution, self, self.pending)
         self.pending.add(attempt)
         attempt.begin()
         return attempt
@@ -148,7 +147,7 @@ class Sky:
     def launch(self, at=A, *, sent=True, numbered=True, deadline=None):
         """Begin an attempt, and let it wait for its server, if it is to get so far, and send."""
         attempt = self.begin(deadline)
-        call, self.land = self.driver.calls[-1]
+        call, self.answer = self.driver.calls[-1]
         if at is not None:
             call.server = self.driver.topology.writable[at]
             call.takes_id, call.is_waiting = numbered, True
@@ -433,7 +432,7 @@ class TestAfterwards:
         sky.driver.know(server(B))
         sky.seconds_until_the_end()
         history = list(sky.execution.attempts)
-        sky.land(APPLIED)
+        sky.answer(APPLIED)
         assert (1, history) == (len(sky.results), sky.execution.attempts)
 
     def test_nothing_is_scheduled_while_nothing_is_under_way(self):
@@ -444,7 +443,7 @@ class TestAfterwards:
             sky.launch()
             sky.loop.pass_by(1)
             assert 1 == len(sky.loop.timers)
-            sky.land(APPLIED)
+            sky.answer(APPLIED)
             sky.loop.pass_by(LOOK_EVERY)
             assert [] == sky.loop.timers
             looks = sky.driver.views
@@ -468,7 +467,7 @@ def test_an_answer_that_makes_no_sense():
     """It ends the attempt all the same, which may have been applied."""
     sky = Sky(server(A))
     sky.launch()
-    sky.land(Replied({"ok": 1, "writeErrors": 7}))
+    sky.answer(Replied({"ok": 1, "writeErrors": 7}))
     (result,) = sky.results
     assert (Failed, True) == (type(result), result.sent)
     assert isinstance(result.error, TypeError)
@@ -489,7 +488,7 @@ class TestCancelled:
         sky.loop.pass_by(1)
         assert ([call], []) == (sky.driver.abandoned, sky.results)
         assert [] == sky.loop.timers
-        sky.land(APPLIED)
+        sky.answer(APPLIED)
         assert [{"ok": 1, "n": 1}] == [attempt.reply for attempt in sky.execution.attempts]
 
     def test_is_looked_after_until_it_lands(self):
@@ -497,7 +496,7 @@ class TestCancelled:
         sky = Sky(server(A))
         attempt = sky.launch()
         attempt.abandon(KeyError())
-        sky.land(APPLIED)
+        sky.answer(APPLIED)
         sky.driver.know(server(B))
         sky.loop.pass_by(1)
         assert ([], []) == (sky.driver.abandoned, sky.loop.timers)
@@ -534,7 +533,7 @@ class TestClosing:
         sky = Sky(server(A))
         sky.launch()
         sky.pending.close(2.0)
-        sky.land(APPLIED)
+        sky.answer(APPLIED)
         sky.loop.pass_by(10)
         assert [Replied] == [type(result) for result in sky.results]
 

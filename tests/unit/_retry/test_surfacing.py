@@ -8,7 +8,8 @@ from pymongo.errors import AutoReconnect, InvalidOperation, ServerSelectionTimeo
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, DeadlineExceeded, ResolveError
-from aioretry._commands.single import Target, insert_one
+from aioretry._commands.single import Insert
+from aioretry._commands.target import Target
 from aioretry._drivers.port import Policy
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.sessions import NO_LEASE
@@ -28,7 +29,7 @@ TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 
 def execution(*, sent=False, failed=False, over=False, is_part=False):
     """A command, with what has come of it."""
-    command = replace(insert_one(TARGET, {"_id": 7}, None, None), is_part=is_part)
+    command = replace(Insert({"_id": 7}).command(TARGET), is_part=is_part)
     deadline = Deadline.after(0) if over else None
     made = Execution(command, NO_LEASE, deadline, Numbering.IF_SUPPORTED)
     if sent or failed:

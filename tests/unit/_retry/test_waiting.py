@@ -13,7 +13,8 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, TooManyWaiting, outcome_of
 from aioretry._commands.command import CommandLimits
-from aioretry._commands.single import Target, insert_one
+from aioretry._commands.single import Insert
+from aioretry._commands.target import Target
 from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.server_selection import Selection
@@ -133,11 +134,8 @@ async def test_fail_together_and_in_order(has_deadline):
 
     def begin(number):
         write = Write(
-            coordinator,
-            lambda: insert_one(TARGET, {"_id": number}, None, None),
-            SessionLease(lambda: None),
-            Deadline.after(2) if has_deadline else None,
-        )
+            coordinator, SessionLease(lambda: None), Deadline.after(2) if has_deadline else None
+        ).begin(Insert({"_id": number}), TARGET)
         write.add_done_callback(lambda write: failed.append((number, write.exception())))
         return write
 
@@ -183,11 +181,8 @@ async def test_too_many():
     )
 
     def begin(number):
-        return Write(
-            coordinator,
-            lambda: insert_one(TARGET, {"_id": number}, None, None),
-            SessionLease(lambda: None),
-            None,
+        return Write(coordinator, SessionLease(lambda: None), None).begin(
+            Insert({"_id": number}), TARGET
         )
 
     writes = [begin(number) for number in range(3)]
@@ -218,12 +213,7 @@ async def test_too_many_of_both(order, pause):
         if kind == "c":
             write = next(queues).insert({}, None)
         else:
-            write = Write(
-                coordinator,
-                lambda: insert_one(TARGET, {}, None, None),
-                SessionLease(lambda: None),
-                None,
-            )
+            write = Write(coordinator, SessionLease(lambda: None), None).begin(Insert({}), TARGET)
         for _ in range(pause):
             await asyncio.sleep(0)
         return write

@@ -9,9 +9,9 @@ from pymongo.errors import BulkWriteError, ProtocolError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, attempts_of, outcome_of, partial_result_of, resolve
-from aioretry._commands.bulk_arguments import insert_many
+from aioretry._commands.bulk_arguments import InsertMany
 from aioretry._commands.command import CommandLimits
-from aioretry._commands.single import Target
+from aioretry._commands.target import Target
 from aioretry._drivers.motor import encode_documents
 from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
@@ -71,13 +71,13 @@ class Driver:
     def add_label(self, error, label):
         error._add_error_label(label)
 
-    def attempt(self, loop, call, deliver):
+    def attempt(self, loop, call, receiver):
         if call.command.prepare is not None:
             call.command.prepare(PAIRS, encode_documents)
         call.server = self.server
         call.number.take(call.lease.carry())
         call.token.begin_sending()
-        self.sent.put_nowait((call, deliver))
+        self.sent.put_nowait((call, receiver.land))
 
     async def answer(self, reply):
         """Answer the next command."""
@@ -102,11 +102,8 @@ def begin(driver, count=6, *, ordered=False):
         driver, asyncio.get_running_loop(), Policy(), server_selection_timeout=1.0, hooks=()
     )
     documents = [{"_id": number} for number in range(count)]
-    return BulkWrite(
-        coordinator,
-        lambda: insert_many(TARGET, documents, ordered, None, None),
-        SessionLease(driver.session),
-        None,
+    return BulkWrite(coordinator, SessionLease(driver.session), None).begin(
+        InsertMany(documents, ordered, None, None), TARGET
     )
 
 

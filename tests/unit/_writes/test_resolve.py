@@ -11,7 +11,8 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import DeadlineExceeded, Outcome, ResolveError, outcome_of, resolve
 from aioretry._commands.command import CommandLimits
-from aioretry._commands.single import Target, insert_one
+from aioretry._commands.single import Insert
+from aioretry._commands.target import Target
 from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.command_execution import trusted_seconds
 from aioretry._retry.loop import Coordinator
@@ -82,7 +83,7 @@ class Driver:
     def add_label(self, error, label):
         error._add_error_label(label)
 
-    def attempt(self, loop, call, deliver):
+    def attempt(self, loop, call, receiver):
         self.before()
         self.deadlines.append(call.deadline)
         self.numbers.append(call.number.take(call.lease.carry()))
@@ -90,7 +91,7 @@ class Driver:
         call.lease.drop()
         answer = self.answer
         failed = isinstance(answer, Exception)
-        loop.call_soon(deliver, Failed(answer, sent=True) if failed else Replied(answer))
+        loop.call_soon(receiver.land, Failed(answer, sent=True) if failed else Replied(answer))
 
 
 @pytest.fixture
@@ -119,11 +120,8 @@ async def lose_one(driver, deadline=None):
         driver, asyncio.get_running_loop(), Policy(), server_selection_timeout=1.0, hooks=()
     )
     with pytest.raises(AutoReconnect) as caught:
-        await Write(
-            coordinator,
-            lambda: insert_one(TARGET, {"_id": 7}, None, None),
-            SessionLease(driver.session),
-            deadline,
+        await Write(coordinator, SessionLease(driver.session), deadline).begin(
+            Insert({"_id": 7}), TARGET
         )
     assert Outcome.UNKNOWN is outcome_of(caught.value)
     return caught.value

@@ -10,11 +10,11 @@ from pymongo.errors import AutoReconnect, OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt
-from aioretry._commands.bulk_arguments import insert_many
+from aioretry._commands.bulk_arguments import InsertMany
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.encoded import EncodedDocuments, section
 from aioretry._commands.replies import tells_each
-from aioretry._commands.single import Target
+from aioretry._commands.target import Target
 from aioretry._drivers.port import ServerKind, ServerView
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.sessions import SessionLease
@@ -89,7 +89,7 @@ def encode(documents, _):
 
 def sent(kinds, server=OLD, *, ordered=False, times=1):
     """An insert of documents of some kinds, which was sent so often without an answer."""
-    plan = insert_many(TARGET, [{"is": kind} for kind in kinds], ordered, None, None)
+    plan = InsertMany([{"is": kind} for kind in kinds], ordered, None, None).plan(TARGET)
     try:
         while True:
             next(plan)

@@ -32,7 +32,7 @@ from aioretry import (
 )
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.replies import alone
-from aioretry._commands.single import Target
+from aioretry._commands.target import Target
 from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
@@ -147,8 +147,8 @@ class Driver:
     def view(self):
         return self.topology
 
-    def attempt(self, loop, call, deliver):
-        self.flying.append(Flying(self, call, deliver))
+    def attempt(self, loop, call, receiver):
+        self.flying.append(Flying(self, call, receiver.land))
 
     def abandon(self, call):
         return True

@@ -76,10 +76,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         self._write_path = WritePath(
             self._driver,
             policy,
-            # Looked up at each call: users replace `get_io_loop` on the client.
-            get_loop=lambda: self.get_io_loop(),  # noqa: PLW0108
-            surrounding_deadline=motor.surrounding_deadline,
-            user_session=lambda session: motor.user_session(delegate, session),
+            self,
             server_selection_timeout=delegate.options.server_selection_timeout,
             timeout=motor.timeout(delegate),
             encrypts=motor.encrypts(delegate),

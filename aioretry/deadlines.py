@@ -188,6 +188,14 @@ _LEAST = 1e-6
 _MOST_MILLISECONDS = 2**31 - 1
 
 
+def nearest() -> Deadline | None:
+    """Return the nearest of the surrounding ``deadline()`` and ``pymongo.timeout()`` blocks."""
+    ours = _current.get()
+    if _csot.get_timeout() is None:
+        return ours
+    return Deadline(_csot.get_deadline()).nearer(ours)
+
+
 def surrounding_end() -> float | None:
     """Return when the surrounding ``pymongo.timeout()`` blocks are over, or None outside any.
 

@@ -25,7 +25,7 @@ from aioretry._writes.context import WritePath
 from aioretry._writes.future import RunningWrite
 from aioretry._writes.keyed import KeyedWrites
 from aioretry._writes.single import Write
-from aioretry.deadlines import Deadline, validate_seconds
+from aioretry.deadlines import Deadline, nearest, validate_seconds
 from aioretry.errors import Attempt, refusal
 from aioretry.sources import StatementSource
 
@@ -412,7 +412,7 @@ class Operation:
         return self._coordinator, self._lease, self._limit()
 
     def _limit(self) -> Deadline | None:
-        limit = self._path.surrounding_deadline()
+        limit = nearest()
         return self._deadline if limit is None else limit.nearer(self._deadline)
 
     def _end(self, attempts: Sequence[Attempt]) -> None:

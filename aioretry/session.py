@@ -29,7 +29,7 @@ from aioretry._retry.transactions import (
     has_label,
 )
 from aioretry._writes.context import WritePath
-from aioretry.deadlines import Deadline, deadline
+from aioretry.deadlines import Deadline, deadline, nearest
 from aioretry.errors import DeadlineExceeded, links_of
 
 __all__ = ["RetryMotorClientSession", "run_transaction"]
@@ -141,7 +141,7 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
             transaction was aborted instead.
         """
         motor.runs_of(self).require()
-        limit = self._write_path.surrounding_deadline()
+        limit = nearest()
         if limit is None:
             return super().commit_transaction()  # type: ignore[return-value]
         return asyncio.ensure_future(_commit_again_before(self, limit))
@@ -167,7 +167,7 @@ class RetryMotorClientSession(AsyncIOMotorClientSession):
 
     def _own_time(self) -> AbstractContextManager[object]:
         # What a deadline that is over keeps from being aborted bars others for a minute.
-        limit = self._write_path.surrounding_deadline()
+        limit = nearest()
         return nullcontext() if limit is None else deadlines.fresh_timeout(_ABORT_TIMEOUT)
 
     async def __aenter__(self) -> Self:

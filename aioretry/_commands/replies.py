@@ -36,7 +36,7 @@ def error_in(reply: Mapping[str, Any]) -> OperationFailure | None:
         if (concern := _concern_error_in(reply)) is not None:
             refusal.__cause__ = concern
         return refusal
-    return _concern_error_in(reply)
+    return _concern_error_in(reply) if "writeConcernError" in reply else None
 
 
 def alone(reply: Mapping[str, Any], write_error: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -89,6 +89,15 @@ class TopologyView:
     source: object = field(repr=False)
     """The driver's description; its ``repr`` tells the whole story in an error message."""
 
+    def has_lost(self, server: ServerView) -> bool:
+        """Tell whether a server takes no more writes as the one that it was."""
+        known = self.writable.get(server.address)
+        if known is None:
+            return True
+        if known.topology_version is None or server.topology_version is None:
+            return False
+        return known.topology_version[0] != server.topology_version[0]
+
 
 @dataclass(slots=True)
 class Replied:
@@ -118,6 +127,11 @@ class NoServer:
 
 
 @dataclass(slots=True)
+class NoRoom:
+    """Nothing was tried: the server has no connection for it now, others may have one."""
+
+
+@dataclass(slots=True)
 class Unprepared:
     """Nothing was tried: what was to be sent could not be made."""
 
@@ -129,7 +143,7 @@ class Expired:
     """Nothing was tried, or the attempt outlived the deadline and was left behind."""
 
 
-NotTried: TypeAlias = NoServer | Unprepared | Expired
+NotTried: TypeAlias = NoServer | NoRoom | Unprepared | Expired
 AttemptResult: TypeAlias = Replied | Failed | NotTried
 """What came of an attempt."""
 
@@ -239,6 +253,14 @@ class ThreadCounts:
     abandoned: int
     """How many threads carry an attempt that was given up because its server was deposed."""
 
+    def __add__(self, other: "ThreadCounts") -> "ThreadCounts":
+        return ThreadCounts(
+            self.threads + other.threads,
+            self.idle + other.idle,
+            self.queued + other.queued,
+            self.abandoned + other.abandoned,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCounts:
@@ -286,6 +308,10 @@ class Receiver(Protocol):
         """Take it."""
         ...
 
+    def make_way(self) -> None:
+        """Let others try who found no room."""
+        ...
+
 
 class Driver(Protocol):
     """What the coordinator needs of a driver."""
@@ -300,8 +326,13 @@ class Driver(Protocol):
 
     def attempt(
         self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
-    ) -> None:
+    ) -> bool:
         """Make an attempt, and tell its result in a later turn of the event loop.
+
+        Returns:
+            False if it has no room for it now: no connection to that server, and as many being
+            opened as may be, or no thread. It tells when that may have changed: whenever an attempt
+            lands, or makes way.
 
         Raises:
             InvalidOperation: The client was closed.
@@ -342,6 +373,15 @@ class Driver(Protocol):
 
     def session(self) -> ServerSession:
         """Lease a server session from the driver's pool; no I/O."""
+        ...
+
+    def user_session(self, session: object) -> ServerSession:
+        """Return a server session that the user has started.
+
+        Raises:
+            TypeError: It is not a session.
+            InvalidOperation: It is another client's session.
+        """
         ...
 
     def session_of(self, session_id: Binary) -> ServerSession:

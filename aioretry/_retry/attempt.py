@@ -10,18 +10,20 @@ from typing import Any, Protocol, TypeAlias
 from pymongo.errors import AutoReconnect, InvalidOperation
 
 from aioretry._drivers.port import (
+    Address,
     AttemptCall,
     AttemptResult,
     Driver,
     Expired,
     Failed,
+    NoRoom,
     NoServer,
     Replied,
     ServerView,
     Token,
 )
 from aioretry._retry.command_execution import Execution, Numbering
-from aioretry._retry.server_selection import choose
+from aioretry._retry.server_selection import Load, choose, others
 from aioretry.errors import Attempt
 from aioretry.events import name_of
 
@@ -56,11 +58,19 @@ class Landed(asyncio.Future[Ending]):
             self.set_result(result)
 
 
-class Places(Protocol):
+class Places(Load, Protocol):
     """Where an attempt takes a place for as long as it is under way."""
 
     def remove(self, attempt: "PendingAttempt") -> None:
-        """Let others have its place."""
+        """Let others have its place, or its place among those who wait for one."""
+        ...
+
+    def wait_again(self, attempt: "PendingAttempt") -> None:
+        """Have it wait, before others, because its server had no room after all."""
+        ...
+
+    def pump(self) -> None:
+        """Let those who wait try."""
         ...
 
 
@@ -108,8 +118,11 @@ class PendingAttempt:
         if execution.deadline is not None and execution.deadline.is_limited:
             self._timer = self._loop.call_later(execution.deadline.remaining(), self._expire)
 
-    def start(self) -> None:
-        """Choose a server, and have the driver send it the command.
+    def start(self) -> bool:
+        """Choose a server that has room, and have the driver send it the command.
+
+        Returns:
+            False if none has room now.
 
         Raises:
             InvalidOperation: The client was closed.
@@ -118,23 +131,34 @@ class PendingAttempt:
         self._began = self._loop.time()
         if execution.began is None:
             execution.began, execution.began_at = self._began, time.time()
-        server = choose(self._driver.view(), execution.deprioritized)
+        view = self._driver.view()
+        server = choose(view, execution.deprioritized, self._places)
         if server is None:
             self.land_soon(NoServer())
-        elif execution.numbering is Numbering.REQUIRED and not server.can_retry_writes:
+            return True
+        return self._start_at(server) or any(
+            self._start_at(other) for other in others(view, server, execution.deprioritized)
+        )
+
+    def _start_at(self, server: ServerView) -> bool:
+        execution = self._execution
+        if execution.numbering is Numbering.REQUIRED and not server.can_retry_writes:
             self.land_soon(Ineligible())
-        else:
-            self._call = AttemptCall(
-                execution.command,
-                execution.lease,
-                execution.number,
-                server,
-                takes_id=execution.numbering is not Numbering.NEVER and server.can_retry_writes,
-                options=execution.options,
-                deadline=execution.deadline,
-                token=self._token,
-            )
-            self._driver.attempt(self._loop, self._call, self)
+            return True
+        call = AttemptCall(
+            execution.command,
+            execution.lease,
+            execution.number,
+            server,
+            takes_id=execution.numbering is not Numbering.NEVER and server.can_retry_writes,
+            options=execution.options,
+            deadline=execution.deadline,
+            token=self._token,
+        )
+        if not self._driver.attempt(self._loop, call, self):
+            return False
+        self._call = call
+        return True
 
     def land_soon(self, result: Ending) -> None:
         """End it in a later turn of the event loop."""
@@ -145,6 +169,16 @@ class PendingAttempt:
         """The server that it waits for, or None."""
         call = self._call
         return None if call is None or not call.is_waiting else call.server
+
+    @property
+    def address(self) -> Address | None:
+        """The server that was chosen for it, or None."""
+        return None if self._call is None else self._call.server.address
+
+    @property
+    def may_block(self) -> bool:
+        """Whether it needs a thread for itself."""
+        return self._execution.command.may_block
 
     @property
     def numbered(self) -> bool:
@@ -158,12 +192,15 @@ class PendingAttempt:
     def abandon(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
 
-        It is forgotten when it lands: its thread has to be freed if the server is deposed, and it
-        ends by its deadline as it would have.
+        Once it has begun, it is forgotten when it lands: its thread has to be freed if the server
+        is deposed, and it ends by its deadline as it would have.
         """
         if self._receiver is not None:
             record = self._note(sent=not self._token.revoke(), error=reason)
-            self._fall_silent()
+            self._fall_silent(is_told=self._token.is_sending)
+            if self._call is None:
+                self._cancel_timer()
+                self._places.remove(self)
             self._tell(record)
 
     def lose_server(self) -> None:
@@ -195,6 +232,10 @@ class PendingAttempt:
 
     def land(self, result: Ending) -> None:
         """Take what came of it."""
+        if isinstance(result, NoRoom) and self._receiver is not None:
+            self._call = None
+            self._places.wait_again(self)
+            return
         if isinstance(result, Replied):
             error = self._error_in(result.reply)
             if error is not None:
@@ -220,10 +261,11 @@ class PendingAttempt:
             return
         if record is not None:
             self._execution.attempts.append(record)
-        self._fall_silent()
-        self._cancel_timer()
+        self._fall_silent(is_told=isinstance(result, Replied | Failed) or self._token.is_sending)
+        if self._timer is not None:
+            self._timer.cancel()
         try:
-            if record is not None:
+            if record is not None and self._execution.watch is not None:
                 self._tell(record)
         finally:
             try:
@@ -236,10 +278,14 @@ class PendingAttempt:
             self._cancel_timer()
             self._places.remove(self)
 
-    def _fall_silent(self) -> None:
+    def make_way(self) -> None:
+        """Let others try who found no room."""
+        self._places.pump()
+
+    def _fall_silent(self, *, is_told: bool) -> None:
         self._receiver = None
         self._execution.pending = None
-        if self._call is not None:
+        if is_told and self._call is not None:
             self._execution.server = self._call.server
             self._execution.is_numbered = self._call.numbered
 

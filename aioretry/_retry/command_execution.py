@@ -101,9 +101,10 @@ class Execution:
         """Tell whether a reply leaves some of those in doubt that share the command."""
         if reply.get("writeConcernError"):
             return True
+        if not reply.get("writeErrors"):
+            return False
         # An earlier sending may still be executed, once whatever refused it now is gone.
-        was_sent_before = sum(attempt.sent for attempt in self.attempts) > 1
-        return was_sent_before and bool(reply.get("writeErrors"))
+        return sum(attempt.sent for attempt in self.attempts) > 1
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""

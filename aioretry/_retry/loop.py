@@ -17,6 +17,7 @@ from aioretry._drivers.port import (
     Driver,
     Expired,
     Failed,
+    NoRoom,
     NoServer,
     Policy,
     Replied,
@@ -151,7 +152,7 @@ class Coordinator:
                     lost = await self._lost(execution, result)
                     verdict = self._judge(execution, result, lost=lost)
                     await _pause(verdict.wait)
-                case NoServer():
+                case NoServer() | NoRoom():
                     pass  # it was gone before anything was tried
                 case Ineligible():
                     raise ineligible(execution)

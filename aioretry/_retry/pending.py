@@ -2,11 +2,11 @@
 
 import asyncio
 import contextvars
-from collections import deque
+from collections import OrderedDict
 
 from pymongo.errors import InvalidOperation
 
-from aioretry._drivers.port import Driver, NoServer, ServerView, TopologyView, Unprepared
+from aioretry._drivers.port import Address, Driver, NoServer, TopologyView, Unprepared
 from aioretry._retry.attempt import PendingAttempt
 
 _LOOK_EVERY = 0.05
@@ -33,7 +33,11 @@ class PendingAttempts:
         self._loop = loop
         self._size = size
         self._under_way: dict[PendingAttempt, None] = {}
-        self._waiting: deque[tuple[PendingAttempt, contextvars.Context]] = deque()
+        # In two lanes, so that who needs a thread holds up nobody else.
+        self._lanes: dict[bool, OrderedDict[PendingAttempt, contextvars.Context]] = {
+            False: OrderedDict(),
+            True: OrderedDict(),
+        }
         self._doubted: dict[PendingAttempt, float] = {}
         self._seen: object = None
         self._was_news = False
@@ -44,13 +48,17 @@ class PendingAttempts:
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} under_way={len(self._under_way)} "
-            f"waiting={len(self._waiting)} doubted={len(self._doubted)}>"
+            f"waiting={self.waiting} doubted={len(self._doubted)}>"
         )
 
     @property
     def waiting(self) -> int:
-        """How many wait until fewer are under way."""
-        return len(self._waiting)
+        """How many wait until fewer are under way, or their server has a connection for them."""
+        return sum(map(len, self._lanes.values()))
+
+    def at(self, address: Address) -> int:
+        """Return how many attempts are under way at a server."""
+        return sum(attempt.address == address for attempt in self._under_way)
 
     def add(self, attempt: PendingAttempt) -> None:
         """Have an attempt made, now or in its turn.
@@ -58,41 +66,66 @@ class PendingAttempts:
         Raises:
             InvalidOperation: The client was closed.
         """
-        if self._waiting or len(self._under_way) >= self._size:
-            self._waiting.append((attempt, contextvars.copy_context()))
-        else:
-            self._start(attempt)
+        lane = self._lanes[attempt.may_block]
+        if lane or len(self._under_way) >= self._size or not self._start(attempt):
+            lane[attempt] = contextvars.copy_context()
 
     def remove(self, attempt: PendingAttempt) -> None:
-        """Let others have its place."""
-        if attempt in self._under_way:
-            del self._under_way[attempt]
-            while self._waiting and len(self._under_way) < self._size:
-                following, context = self._waiting.popleft()
-                if not following.is_over:
-                    context.run(self._start_late, following)
+        """Let others have its place, or its place among those who wait for one."""
+        self._under_way.pop(attempt, None)
+        self._lanes[attempt.may_block].pop(attempt, None)
+        self.pump()
+
+    def wait_again(self, attempt: PendingAttempt) -> None:
+        """Have one wait, before others, because its server had no room after all."""
+        self._under_way.pop(attempt, None)
+        self._put_first(attempt, contextvars.copy_context())
+        self.pump()
+
+    def pump(self) -> None:
+        """Let those who wait try, in their order."""
+        for lane in [*self._lanes.values()]:
+            while lane and len(self._under_way) < self._size:
+                attempt, context = lane.popitem(last=False)
+                if not context.run(self._start_late, attempt):
+                    self._put_first(attempt, context)
+                    break
+        # The other one goes first the next time, so that none takes all the places.
+        self._lanes = dict(reversed(self._lanes.items()))
 
     def close(self, patience: float) -> None:
         """Give up what is not sent yet now, and the rest some seconds after the first call."""
         if self._is_closed:
             return
         self._is_closed = True
-        for attempt in [*self._under_way, *(waiting for waiting, _ in self._waiting)]:
+        for attempt in [*self._under_way, *(one for lane in self._lanes.values() for one in lane)]:
             attempt.close(patience)
 
-    def _start(self, attempt: PendingAttempt) -> None:
-        attempt.start()
+    def _put_first(self, attempt: PendingAttempt, context: contextvars.Context) -> None:
+        lane = self._lanes[attempt.may_block]
+        lane[attempt] = context
+        lane.move_to_end(attempt, last=False)
+
+    def _start(self, attempt: PendingAttempt) -> bool:
+        if not attempt.start():
+            return False
         self._under_way[attempt] = None
         if self._timer is None:
             self._timer = self._loop.call_later(_LOOK_EVERY, self._look, context=self._context)
+        return True
 
-    def _start_late(self, attempt: PendingAttempt) -> None:
+    def _start_late(self, attempt: PendingAttempt) -> bool:
         try:
-            self._start(attempt)
+            return self._start(attempt)
         except InvalidOperation:  # the client was closed, which the next selection finds out
             attempt.land_soon(NoServer())
         except Exception as exc:  # noqa: BLE001 - no thread, or of the user's server selector
             attempt.land_soon(Unprepared(exc))
+        except BaseException:  # it ends the process, or not
+            attempt.land_soon(NoServer())
+            self._loop.call_soon(self.pump, context=self._context)
+            raise
+        return True
 
     def _look(self) -> None:
         self._timer = None
@@ -108,6 +141,7 @@ class PendingAttempts:
         is_news = view.source is not self._seen
         if is_news or self._was_news or self._doubted:
             self._judge(view)
+            self.pump()  # there may be another server
         self._seen, self._was_news = view.source, is_news
 
     def _judge(self, view: TopologyView) -> None:
@@ -115,7 +149,7 @@ class PendingAttempts:
         doubted = {
             attempt: self._doubted.get(attempt, now)
             for attempt in self._under_way
-            if attempt.server is not None and has_lost(view, attempt.server)
+            if attempt.server is not None and view.has_lost(attempt.server)
         }
         is_alone = not view.writable
         grace = _GRACE_ALONE if is_alone else _GRACE
@@ -125,13 +159,3 @@ class PendingAttempts:
         self._doubted = {
             attempt: doubted[attempt] for attempt in doubted if attempt in self._under_way
         }
-
-
-def has_lost(view: TopologyView, server: ServerView) -> bool:
-    """Tell whether a server takes no more writes as the one that it was."""
-    known = view.writable.get(server.address)
-    if known is None:
-        return True
-    if known.topology_version is None or server.topology_version is None:
-        return False
-    return known.topology_version[0] != server.topology_version[0]

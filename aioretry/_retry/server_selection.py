@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import math
 import random
+from typing import Protocol
 
 import anyio
 
@@ -17,12 +18,23 @@ _SETTLE_FOR = 0.1
 _SETTLE_LOOK_EVERY = 0.002
 
 
-def choose(view: TopologyView, deprioritized: frozenset[Address]) -> ServerView | None:
+class Load(Protocol):
+    """What is under way."""
+
+    def at(self, address: Address) -> int:
+        """Return how many attempts are under way at a server."""
+        ...
+
+
+def choose(
+    view: TopologyView, deprioritized: frozenset[Address], load: Load | None = None
+) -> ServerView | None:
     """Choose the server to write to (server-selection, "Server Selection Algorithm").
 
     Args:
         view: What is known of the deployment.
         deprioritized: The addresses that are used only if nothing else can be.
+        load: What is under way, whether or not a connection is used for it yet; None if nothing is.
 
     Returns:
         Of two random ones among the nearest, the less busy; None if no server takes writes.
@@ -35,7 +47,35 @@ def choose(view: TopologyView, deprioritized: frozenset[Address]) -> ServerView 
     near = [server for server in servers if server.round_trip_time <= limit]
     if len(near) == 1:
         return near[0]
-    return min(random.sample(near, 2), key=lambda server: server.operation_count())
+    return min(random.sample(near, 2), key=lambda server: _business(server, load))
+
+
+def _business(server: ServerView, load: Load | None) -> int:
+    own = 0 if load is None else load.at(server.address)
+    return max(own, server.operation_count())  # with that of others who use the client
+
+
+def others(
+    view: TopologyView, chosen: ServerView, deprioritized: frozenset[Address]
+) -> list[ServerView]:
+    """Return the servers that will do if the one that was chosen has no room, the nearest first.
+
+    Args:
+        view: What is known of the deployment.
+        chosen: The server that was chosen.
+        deprioritized: The addresses that come last.
+    """
+    if len(view.writable) == 1:
+        return []
+    limit = chosen.round_trip_time + view.latency_window
+    return sorted(
+        (
+            server
+            for server in view.writable.values()
+            if server is not chosen and server.round_trip_time <= limit
+        ),
+        key=lambda server: (server.address in deprioritized, server.round_trip_time),
+    )
 
 
 class Selection:

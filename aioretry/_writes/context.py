@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -17,16 +17,21 @@ from aioretry._drivers.port import (
     ConnectionCounts,
     Driver,
     Policy,
-    ServerSession,
     ThreadCounts,
 )
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import LastingLease, SessionLease
-from aioretry.deadlines import Deadline, current_deadline, detached
+from aioretry.deadlines import Deadline, detached, nearest
 from aioretry.errors import refusal
 from aioretry.events import Hook
 
-T = TypeVar("T")
+
+class Client(Protocol):
+    """What the writes need of the client that they belong to."""
+
+    def get_io_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop that it is used on."""
+        ...
 
 
 class WritePath:
@@ -36,10 +41,8 @@ class WritePath:
         self,
         driver: Driver,
         policy: Policy,
+        client: Client,
         *,
-        get_loop: Callable[[], asyncio.AbstractEventLoop],
-        surrounding_deadline: Callable[[], Deadline | None],
-        user_session: Callable[[object], ServerSession],
         server_selection_timeout: float,
         timeout: float | None,
         encrypts: bool,
@@ -51,9 +54,7 @@ class WritePath:
         self._driver = driver
         self._timeout = timeout
         self._policy = policy
-        self._get_loop = get_loop
-        self._surrounding_deadline = surrounding_deadline
-        self._user_session = user_session
+        self._client = client
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
         self._most_under_way = most_under_way
@@ -68,8 +69,13 @@ class WritePath:
         Raises:
             InvalidOperation: Another loop is running.
         """
-        loop = self._get_loop()
-        if _running_loop() not in {None, loop}:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        # Looked up at each call: users replace it on the client.
+        loop = self._client.get_io_loop()
+        if running is not None and running is not loop:
             raise refusal(
                 InvalidOperation(
                     "this client is bound to another event loop, the one it was first used on; "
@@ -115,11 +121,6 @@ class WritePath:
             with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits any more
                 detached(coordinator.loop.call_soon_threadsafe, coordinator.close, patience)
 
-    def surrounding_deadline(self) -> Deadline | None:
-        """Return the nearest of the ``deadline()`` and ``pymongo.timeout()`` blocks, or None."""
-        ours, pymongos = current_deadline(), self._surrounding_deadline()
-        return ours if pymongos is None else pymongos.nearer(ours)
-
     def deadline(self, seconds: float | None = None) -> Deadline | None:
         """Return the deadline that an operation has to obey here, or None.
 
@@ -127,7 +128,7 @@ class WritePath:
             seconds: A limit from now on, or None. The surrounding deadline counts if it is nearer;
                 if there is neither, the client's ``timeoutMS`` from now on.
         """
-        limit = self.surrounding_deadline()
+        limit = nearest()
         if seconds is not None:
             return Deadline.after(seconds).nearer(limit)
         if limit is None and self._timeout is not None:
@@ -141,7 +142,7 @@ class WritePath:
         """
         if session is None:
             return SessionLease(self._driver.session)
-        return SessionLease(partial(self._user_session, session), self._turn_in(session))
+        return SessionLease(partial(self._driver.user_session, session), self._turn_in(session))
 
     def lasting_lease(self) -> LastingLease:
         """Return a lease of an implicit session for several writes, one after the other."""
@@ -163,10 +164,3 @@ class WritePath:
             return self._turns.setdefault(shared, anyio.Lock(fast_acquire=True))
         except TypeError:  # no session; its first use says so
             return None
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None

@@ -124,7 +124,9 @@ class RunningWrite(asyncio.Future[T]):
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
             self._end(exc)
         else:
-            self._end_well(result)
+            self.set_result(result)
+            if self.watch is not None:
+                self.watch.end(None)
 
     def _fail(self, exc: BaseException) -> None:
         try:
@@ -149,11 +151,6 @@ class RunningWrite(asyncio.Future[T]):
             exc = error
         self.set_exception(exc)
         self._tell_end(exc)
-
-    def _end_well(self, result: T) -> None:
-        """End with what the user awaits."""
-        self.set_result(result)
-        self._tell_end(None)
 
     def _tell_end(self, exc: BaseException | None) -> None:
         if self.watch is not None:

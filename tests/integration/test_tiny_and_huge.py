@@ -7,9 +7,10 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
+from aioretry._drivers.motor import on_thread
 from aioretry._drivers.motor.on_loop import LoopAttempt
 from aioretry.testing import ScriptedServer
-from tests.integration.test_on_loop_broken import both_ways
+from tests.integration.test_on_loop_broken import SilentCommands, both_ways
 
 YEARS = 100_000_000.0
 MOST = 2**31 - 1  # milliseconds, for a server
@@ -40,6 +41,29 @@ class TestTiny:
                     await write
         limits = [request.command.get("maxTimeMS") for request in scripted.requests][1:]
         assert [] == [limit for limit in limits if not limit]
+
+    async def test_a_thread_that_waits_until_it_is_nearly_too_late(self, scripted, monkeypatch):
+        """Between its look at the clock and PyMongo's, a thread may have to wait for its turn."""
+        looked = []
+
+        def look_late(deadline, server):
+            while deadline.remaining() - server.description.min_round_trip_time > 0.0009:
+                pass
+            looked.append(True)
+            return True
+
+        listeners = [SilentCommands()]
+        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+            await update(client)
+            monkeypatch.setattr(on_thread, "_has_time", look_late)
+            limits = []
+            while not limits:  # it was too late for PyMongo, too
+                with contextlib.suppress(DeadlineExceeded):
+                    async with deadline(0.05):
+                        await update(client)
+                limits = [request.command["maxTimeMS"] for request in scripted.requests[1:]]
+        assert looked
+        assert {1} == set(limits)
 
     async def test_a_message_that_takes_too_long_to_be_built(self, scripted, monkeypatch):
         """Nothing is sent once the deadline is over."""

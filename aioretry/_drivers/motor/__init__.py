@@ -16,7 +16,6 @@ from aioretry._drivers.motor.messages import add_requests, copy_labels, encode_d
 from aioretry._drivers.motor.options import (
     encrypts,
     policy,
-    surrounding_deadline,
     timeout,
 )
 from aioretry._drivers.motor.sessions import (
@@ -25,7 +24,6 @@ from aioretry._drivers.motor.sessions import (
     renewed,
     runs_of,
     take_transaction,
-    user_session,
 )
 
 __all__ = [
@@ -48,8 +46,6 @@ __all__ = [
     "policy",
     "renewed",
     "runs_of",
-    "surrounding_deadline",
     "take_transaction",
     "timeout",
-    "user_session",
 ]

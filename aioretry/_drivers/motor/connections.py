@@ -85,7 +85,8 @@ class LoopConnection:
         # none.
         connection.set_conn_timeout(0 if self._is_encrypted else None)
         # In nobody's context: it is used for one user's write after the other.
-        detached(loop.add_reader, self._descriptor, self._read)
+        read = self._read_all if self._is_encrypted else self._read
+        detached(loop.add_reader, self._descriptor, read)
 
     @property
     def is_fresh(self) -> bool:
@@ -175,13 +176,13 @@ class LoopConnection:
             self._is_writing = False
             self._loop.remove_writer(self._descriptor)
 
-    def _read(self) -> None:
-        self._read_some()
+    def _read_all(self) -> None:
+        self._read()
         # What was decrypted already wakes nobody.
-        while self._is_encrypted and self._descriptor >= 0 and self._socket.pending():
-            self._read_some()
+        while self._descriptor >= 0 and self._socket.pending():
+            self._read()
 
-    def _read_some(self) -> None:
+    def _read(self) -> None:
         buffer = self._buffer
         size = _READ_SIZE if buffer is None else _LARGE_READ_SIZE
         try:

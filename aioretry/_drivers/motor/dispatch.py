@@ -4,8 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import socket
-from collections import Counter, deque
-from collections.abc import Collection
+from collections import Counter
 
 from aioretry._drivers.motor.attempts import Attempts
 from aioretry._drivers.motor.checkup import Checkups
@@ -17,8 +16,10 @@ from aioretry._drivers.port import (
     Address,
     AttemptCall,
     AttemptResult,
+    NoRoom,
     NoServer,
     Receiver,
+    ServerView,
     ThreadCounts,
     Unprepared,
 )
@@ -26,19 +27,22 @@ from aioretry._drivers.threads import ThreadPool
 
 # Each asks one server at a time, and for a moment only.
 _MOST_ASKING = 4
+# As few at a time to each server as PyMongo allows: a bound for those with many.
+_MOST_OPENING = 32
 
 
 class Dispatch:
-    """Has the attempts of one event loop made, in the order in which they come.
+    """Has the attempts of one event loop made, for which there is room. Nobody waits in it.
 
     The loop makes an attempt itself if there is an idle connection for it. What may block is done
     on a thread: to open a connection, to prepare a command from an iterator of the user's, to call
-    listeners. As few open connections to a server at a time as PyMongo allows; the others wait.
+    listeners. As few connections to a server are opened at a time as PyMongo allows.
 
     Args:
         attempts: What they have in common.
         loop: The event loop.
         threads: Makes what the loop does not make itself.
+        most: How many attempts threads make at a time at most.
         only_threads: Whether the loop makes none.
     """
 
@@ -48,73 +52,58 @@ class Dispatch:
         loop: asyncio.AbstractEventLoop,
         threads: ThreadPool,
         *,
+        most: int,
         only_threads: bool,
     ) -> None:
         self.loop = loop
         self._attempts = attempts
         self._threads = threads
+        self._most = most
+        self._on_threads = 0
         self._only_threads = only_threads or not _can_watch_sockets(loop)
         self._connections = Connections(loop)
-        # Not the threads of the attempts, which may all wait for answers.
+        # Not the threads of the attempts, which may all wait for answers, or for the user.
         self._asking = ThreadPool(_MOST_ASKING, "aioretry-checkup")
+        self._openers = ThreadPool(_MOST_OPENING, "aioretry-opening")
         self._checkups = Checkups(attempts.delegate, loop, self._asking)
         self._opening: Counter[Address] = Counter()
-        self._waiting: deque[Entry] = deque()
 
-    def add(self, call: AttemptCall, receiver: Receiver) -> None:
+    def add(self, call: AttemptCall, receiver: Receiver) -> bool:
         """Have an attempt made; its result is told in a later turn of the loop.
+
+        Returns:
+            False if there is no room for it now.
 
         Raises:
             RuntimeError: There is no thread, and none can be started.
         """
-        call.carrier = entry = Entry(self, call, receiver)
-        if self._waiting or not self._start(entry):
-            self._waiting.append(entry)
+        entry = Entry(self, call, receiver)
+        if not self._start(entry):
+            return False
+        call.carrier = entry
+        return True
 
     def counts(self) -> ThreadCounts:
         """Return how the threads are doing; a glance."""
-        counts = self._threads.counts()
-        queued = counts.queued + len(self._waiting)
-        return ThreadCounts(counts.threads, counts.idle, queued, counts.abandoned)
+        return self._threads.counts() + self._openers.counts()
 
     def free(self, entry: "Entry") -> None:
-        """Let another attempt take the place of one."""
+        """Have room for another attempt."""
         if entry.is_under_way:
             self._leave(entry)
-            self._pump()
 
     def close(self) -> None:
         """Give back the connections that are kept; called on any thread."""
         self._asking.close()
+        self._openers.close()
         if _running_loop() is self.loop or not self.loop.is_running():
             self._connections.close()
         else:
             with contextlib.suppress(RuntimeError):  # it was closed just now
                 self.loop.call_soon_threadsafe(self._connections.close)
 
-    def _pump(self) -> None:
-        while self._waiting:
-            if self._is_full and not self._connections.are_kept:
-                return  # whoever opens one looks again
-            entry = self._waiting.popleft()
-            if not self._start_waiting(entry):
-                self._waiting.appendleft(entry)
-                return
-
-    def _start_waiting(self, entry: "Entry") -> bool:
-        if self._has_lost(entry.call.server.address):  # while the attempt has waited
-            self.loop.call_soon(entry.land, NoServer())
-            return True
-        try:
-            return entry.context.run(self._start, entry)
-        except RuntimeError as exc:  # no thread to be had
-            is_closed = self._attempts.is_closed  # the event loop will find out
-            result = NoServer() if is_closed else Unprepared(exc)
-            self.loop.call_soon(entry.land, result)
-            return True
-
     def _start(self, entry: "Entry") -> bool:
-        """Begin an attempt; return False if it has to wait for a connection."""
+        """Begin an attempt; return False if there is no connection, or no thread, for it."""
         call = entry.call
         if not (self._only_threads or call.command.may_block or self._attempts.need_threads):
             attempt = entry.on_loop = LoopAttempt(
@@ -126,34 +115,22 @@ class Dispatch:
             entry.on_loop = None
             if not entry.had_opened:
                 return self._open(entry, call.server.address)
-        self._start_on_thread(entry, ThreadAttempt(self._attempts, entry))
+        if self._on_threads >= self._most:
+            return False
+        entry.on_thread = job = ThreadAttempt(self._attempts, entry)
+        self._threads.submit(job)
+        self._on_threads += 1
+        entry.is_under_way = True
         return True
-
-    @property
-    def _is_full(self) -> bool:
-        if not self._opening:
-            return False
-        servers = self._writable()
-        if servers is None:
-            return False
-        return self._opening.total() >= len(servers) * self._attempts.max_connecting
-
-    def _has_lost(self, server: Address) -> bool:
-        servers = self._writable()
-        return servers is not None and server not in servers
-
-    def _writable(self) -> Collection[Address] | None:
-        try:
-            return self._attempts.view().writable
-        except Exception:  # noqa: BLE001 - whoever looks for a server meets it too, and can raise it
-            return None
 
     def _open(self, entry: "Entry", address: Address) -> bool:
         if self._opening[address] >= self._attempts.max_connecting:
             return False
-        self._start_on_thread(entry, Opening(self._attempts, entry))
+        entry.on_thread = job = Opening(self._attempts, entry)
+        self._openers.submit(job)
         entry.opening = address
         self._opening[address] += 1
+        entry.is_under_way = True
         return True
 
     def opened(self, entry: "Entry", result: AttemptResult | None) -> None:
@@ -164,25 +141,35 @@ class Dispatch:
             result: What came of it if it ended thereby, or None.
         """
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
-            try:
-                entry.land(result or NoServer())
-            finally:
-                self._pump()
+            entry.land(result or NoServer())
             return
-        # It goes first. If another user of the pool has been faster, a thread makes the attempt.
+        # If another user of the pool has been faster, a thread makes the attempt.
         self._leave(entry)
         entry.had_opened = True
         entry.on_thread = None
         entry.call.is_waiting = False
-        self._waiting.appendleft(entry)
-        self._pump()
+        try:
+            result = entry.context.run(self._go_on, entry)
+            if result is not None:
+                entry.context.run(entry.land, result)
+        finally:
+            entry.make_way()  # another one can be opened
 
-    def start_again(self, entry: "Entry") -> None:
-        """Begin an attempt anew, and before others, whose connection was gone."""
-        self._leave(entry)
-        entry.on_loop = None
-        self._waiting.appendleft(entry)
-        self._pump()
+    def _go_on(self, entry: "Entry") -> AttemptResult | None:
+        """Begin an attempt whose connection was opened; return what came of it if it ends here."""
+        try:
+            if self._has_lost(entry.call.server):  # there may be another one in its place by now
+                return NoServer()
+            return None if self._start(entry) else NoRoom()
+        except RuntimeError as exc:  # no thread to be had
+            # That the client was closed, the event loop will find out.
+            return NoServer() if self._attempts.is_closed else Unprepared(exc)
+
+    def _has_lost(self, server: ServerView) -> bool:
+        try:
+            return self._attempts.view().has_lost(server)
+        except Exception:  # noqa: BLE001 - whoever looks for a server meets it too, and can raise it
+            return False
 
     def _leave(self, entry: "Entry") -> None:
         entry.is_under_way = False
@@ -191,11 +178,8 @@ class Dispatch:
             if not self._opening[entry.opening]:
                 del self._opening[entry.opening]
             entry.opening = None
-
-    def _start_on_thread(self, entry: "Entry", job: ThreadAttempt | Opening) -> None:
-        entry.on_thread = job
-        self._threads.submit(job)
-        entry.is_under_way = True
+        elif entry.on_thread is not None:
+            self._on_threads -= 1
 
     def abandon(self, entry: "Entry") -> bool:
         """End an attempt that is under way without a result, and free its place.
@@ -205,16 +189,20 @@ class Dispatch:
         """
         if entry.on_loop is not None:
             entry.on_loop.abandon()
-        elif entry.on_thread is not None and self._threads.abandon(entry.on_thread):
+        elif entry.on_thread is not None and self._pool_of(entry).abandon(entry.on_thread):
             entry.on_thread.end()
         else:
             return False
         self.free(entry)
+        entry.on_loop = entry.on_thread = None
         return True
+
+    def _pool_of(self, entry: "Entry") -> ThreadPool:
+        return self._threads if entry.opening is None else self._openers
 
 
 class Entry:
-    """An attempt, waiting or under way.
+    """An attempt under way.
 
     Args:
         dispatch: Has it made.
@@ -252,13 +240,14 @@ class Entry:
         self.on_thread: ThreadAttempt | Opening | None = None
 
     def land(self, result: AttemptResult) -> None:
-        """Tell the result of an attempt that has ended, and free its place."""
+        """Have room for another attempt, and tell the result of this one."""
+        self.dispatch.free(self)
         self.on_loop = self.on_thread = self.call.carrier = None
-        try:
-            # First, so that the next one finds the session that is given back.
-            self._receiver.land(result)
-        finally:
-            self.dispatch.free(self)
+        self._receiver.land(result)
+
+    def make_way(self) -> None:
+        """Let others try who found no room."""
+        self._receiver.make_way()
 
     def land_from_thread(self, result: AttemptResult) -> None:
         """Do so on the event loop."""
@@ -272,7 +261,7 @@ class Entry:
 
     def start_again(self) -> None:
         """Have the attempt begun anew, because its connection was gone."""
-        self.dispatch.start_again(self)
+        self.context.run(self.land, NoRoom())
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

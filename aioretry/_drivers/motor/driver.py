@@ -14,7 +14,7 @@ from aioretry._drivers.motor.dispatch import Dispatch, Entry
 from aioretry._drivers.motor.ending import SessionEnding
 from aioretry._drivers.motor.options import uses_more
 from aioretry._drivers.motor.prober import Prober
-from aioretry._drivers.motor.sessions import ChosenSession, ImplicitSession
+from aioretry._drivers.motor.sessions import ChosenSession, ImplicitSession, user_session
 from aioretry._drivers.motor.views import Views, connection_counts
 from aioretry._drivers.port import (
     Address,
@@ -42,7 +42,8 @@ class MotorDriver:
 
     def __init__(self, delegate: pymongo.MongoClient[Any], size: int) -> None:
         self._delegate = delegate
-        self._threads = ThreadPool(min(size, _MOST_THREADS), "aioretry-attempt")
+        self._most_on_threads = min(size, _MOST_THREADS)
+        self._threads = ThreadPool(self._most_on_threads, "aioretry-attempt")
         self._prober = Prober(delegate)
         self._ending = SessionEnding(delegate)
         self._aborts = Aborts(delegate, self._ending)
@@ -65,8 +66,8 @@ class MotorDriver:
 
     def attempt(
         self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
-    ) -> None:
-        """Make an attempt, or have it wait until others have opened their connections."""
+    ) -> bool:
+        """Make an attempt, if there is a connection for it, or one can be opened."""
         if self._attempts.is_closed:
             raise InvalidOperation(_CLOSED)
         dispatch = self._dispatch
@@ -77,11 +78,12 @@ class MotorDriver:
                 self._attempts,
                 loop,
                 self._threads,
+                most=self._most_on_threads,
                 only_threads=self._only_threads,
             )
             self._ending.use(loop)
         try:
-            dispatch.add(call, receiver)
+            return dispatch.add(call, receiver)
         except RuntimeError:
             if self._attempts.is_closed:  # meanwhile, by another thread
                 raise InvalidOperation(_CLOSED) from None
@@ -119,6 +121,10 @@ class MotorDriver:
     def session(self) -> ServerSession:
         """Lease a server session from PyMongo's pool."""
         return ImplicitSession(self._delegate, self._ending)
+
+    def user_session(self, session: object) -> ServerSession:
+        """Return the session that a session object of the user's is about."""
+        return user_session(self._delegate, session)
 
     def session_of(self, session_id: Binary) -> ServerSession:
         """Return a server session of a chosen id, whose first number is 1."""

@@ -110,7 +110,7 @@ class LoopAttempt:
         self._entry.context.run(self._take, data)
 
     def _take(self, data: bytes) -> None:
-        command, held = self._call.command, self._held()
+        command, held = self._call.command, cast(LoopConnection, self._connection)
         connection = held.connection
         try:
             reply = message._OpMsg.unpack(data).unpack_response(
@@ -193,7 +193,8 @@ class LoopAttempt:
     def _send(self, held_connection: LoopConnection) -> None:
         call, attempts, view = self._call, self._attempts, self._call.server
         connection = held_connection.connection
-        attempts.prepare(call)
+        if call.command.prepare is not None:
+            attempts.prepare(call)
         held = call.lease.carry()
         self._session = session = cast(LoopSession, held)
         body = attempts.body(call, held)
@@ -202,7 +203,8 @@ class LoopAttempt:
         connection.supports_sessions = connection.supports_sessions or view.has_sessions
         connection.add_server_api(body)
         session.stamp(body, connection, has_sessions=view.has_sessions)
-        self._limit(body, connection)
+        if call.deadline is not None or connection.opts.socket_timeout:
+            self._limit(body, connection)
         request_id, data = self._encode(body, connection)
         if call.deadline is not None and call.deadline.is_over:  # a large one takes its time
             raise NotSentError(Expired())

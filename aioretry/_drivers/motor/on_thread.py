@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Protocol
 
+from bson.son import SON
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from aioretry import deadlines
@@ -100,7 +101,7 @@ class ThreadAttempt(Job):
         try:
             session = held.open(has_sessions=view.has_sessions)
             body = attempts.body(call, held)
-            if view.address not in attempts.view().writable:  # the race may have seen that before
+            if attempts.view().has_lost(view):  # meanwhile
                 raise NotSentError(NoServer())
             while not call.token.is_revoked:
                 checkout = attempts.delegate._checkout(server, session)
@@ -111,6 +112,8 @@ class ThreadAttempt(Job):
                     # good that there are no sessions, and PyMongo would then write without
                     # protection.
                     connection.supports_sessions = connection.supports_sessions or view.has_sessions
+                    if call.deadline is not None:
+                        body = _TimedBody(body)
                     if _has_time(call.deadline, server):
                         reply = self._exchange(view, connection, body, session)
                         if reply is not None:
@@ -189,6 +192,17 @@ class _BrokenError(Exception):
         self.error = error
         self.view = view
         self.connection = connection
+
+
+class _TimedBody(SON[str, Any]):
+    """A command that is never sent with a limit of 0, by which a server may take for ever.
+
+    PyMongo computes one if less than a millisecond is left by the time that it looks. It copies
+    dictionaries of other types.
+    """
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, max(1, value) if key == "maxTimeMS" else value)
 
 
 def _hang_up(connection: Any) -> None:

@@ -5,9 +5,7 @@ from typing import Any
 
 import pymongo
 
-from aioretry import deadlines
 from aioretry._drivers.port import Policy
-from aioretry.deadlines import Deadline
 
 
 def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
@@ -24,12 +22,6 @@ def encrypts(delegate: pymongo.MongoClient[Any]) -> bool:
     """Tell whether a client encrypts by itself what it sends (Client Side Encryption)."""
     encrypter: Any = delegate._encrypter
     return encrypter is not None and not encrypter._bypass_auto_encryption
-
-
-def surrounding_deadline() -> Deadline | None:
-    """Return the deadline of the surrounding ``pymongo.timeout()`` blocks, or None."""
-    end = deadlines.surrounding_end()
-    return None if end is None else Deadline(end)
 
 
 def timeout(delegate: pymongo.MongoClient[Any]) -> float | None:

@@ -35,12 +35,10 @@ class Views:
         options: Any = delegate.options
         self._selector: ServerSelector = options.server_selector
         self._latency_window: float = options.local_threshold_ms / 1000
-        self._latest = TopologyView({}, self._latency_window, source=None)
-
-    @property
-    def are_users(self) -> bool:
+        self.are_users = self._selector is not any_server_selector
         """Whether a function of the user's has a part in them."""
-        return self._selector is not any_server_selector
+
+        self._latest = TopologyView({}, self._latency_window, source=None)
 
     def look(self) -> TopologyView:
         """Return what is known now.

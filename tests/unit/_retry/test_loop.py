@@ -108,12 +108,13 @@ class Driver:
         step = self.script.pop(0)
         if step == "hold":
             self.held.append((call, receiver.land))
-            return
+            return True
         if isinstance(step, Exception) and not isinstance(step, OperationFailure):
             # The server is lost with it, and found again.
             known = self.topology.writable.values()
             self.set_servers(*(replace(view, source=object()) for view in known))
         loop.call_soon(receiver.land, self.fly(call, step))
+        return True
 
     def fly(self, call, step):
         """Play an attempt."""

@@ -1,6 +1,8 @@
 """Attempts under way, over a scripted driver and a clock of the test's own."""
 
 import contextvars
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,7 @@ from aioretry._commands.target import Target
 from aioretry._drivers.port import (
     Expired,
     Failed,
+    NoRoom,
     NoServer,
     Replied,
     ServerKind,
@@ -68,8 +71,8 @@ class Loop:
         self.timers.append(timer)
         return timer
 
-    def call_soon(self, callback, *args):
-        self.call_later(0, callback, *args)
+    def call_soon(self, callback, *args, context=None):
+        self.call_later(0, callback, *args, context=context)
 
     def pass_by(self, seconds):
         """Let time pass, and call what is due in it."""
@@ -89,6 +92,8 @@ class Driver:
         self.calls = []
         self.abandoned = []
         self.bound = 100
+        self.full = set()
+        self.no_threads = False
         self.views = 0
         self.error = None
         self.know(*servers)
@@ -103,8 +108,11 @@ class Driver:
         return self.topology
 
     def attempt(self, loop, call, receiver):
+        if call.server.address in self.full or (self.no_threads and call.command.may_block):
+            return False
         self.calls.append((call, receiver.land))
         self.sent()
+        return True
 
     def sent(self):
         pass
@@ -128,17 +136,20 @@ class Sky:
         self.pending = PendingAttempts(self.driver, self.loop, size)
         self.results = []
         self.numbering = Numbering.IF_SUPPORTED
+        self.deprioritized = frozenset()
         self.told = lambda: None
 
     def land(self, result):
         self.results.append(result)
         self.told()
 
-    def begin(self, deadline=None):
+    def begin(self, deadline=None, *, may_block=False):
         """Begin an attempt, or have it wait."""
         lease = SessionLease(lambda: None)
         command = Insert({"_id": 7}).command(TARGET)
+        command.may_block = may_block
         self.execution = Execution(command, lease, deadline, self.numbering)
+        self.execution.deprioritized = self.deprioritized
         attempt = PendingAttempt(self.driver, self.loop, self.execution, self, self.pending)
         self.pending.add(attempt)
         attempt.begin()
@@ -557,3 +568,134 @@ def test_views_of_the_same_moment_are_not_compared():
     sky.driver.topology = replace(sky.driver.topology, writable={})
     sky.loop.pass_by(10)
     assert [] == sky.results
+
+
+class TestRoom:
+    """What waits because no server has room for it."""
+
+    def test_another_server_has_some(self):
+        """The one that was chosen has none: another one is asked, and nobody waits."""
+        sky = Sky(server(A), server(B))
+        sky.driver.full = {A}
+        for _ in range(20):
+            sky.begin()
+        assert {B} == {call.server.address for call, _ in sky.driver.calls}
+        assert (20, 0) == (len(sky.driver.calls), sky.pending.waiting)
+
+    def test_a_deprioritized_one_comes_last(self):
+        """It is asked only where no other one has room."""
+        sky = Sky(server(A), server(B))
+        sky.deprioritized = frozenset({A})
+        sky.begin()
+        sky.driver.full = {B}
+        sky.begin()
+        assert [B, A] == [call.server.address for call, _ in sky.driver.calls]
+
+    def test_nobody_has_any(self):
+        """They wait until somebody makes way, in their order, and choose their server then."""
+        sky = Sky(server(A))
+        sky.begin()
+        (call, _), *_ = sky.driver.calls
+        sky.driver.full = {A}
+        waiting = [sky.begin() for _ in range(3)]
+        assert (1, 3) == (len(sky.driver.calls), sky.pending.waiting)
+        sky.driver.know(server(A), server(B))
+        sky.driver.full = {A, B}
+        waiting[0].make_way()
+        assert (1, 3) == (len(sky.driver.calls), sky.pending.waiting)
+        sky.driver.full = {A}
+        waiting[0].make_way()
+        assert [A, B, B, B] == [call.server.address for call, _ in sky.driver.calls]
+        assert [True] * 3 == [one.so_far().address == B and not one.is_over for one in waiting], (
+            call
+        )
+
+    def test_a_new_server_is_news(self):
+        """Nobody has to land for those who wait to find a server that has just appeared."""
+        sky = Sky(server(A))
+        sky.launch()
+        sky.driver.full = {A}
+        sky.begin()
+        sky.driver.know(server(A), server(B))
+        sky.loop.pass_by(0.2)
+        assert [A, B] == [call.server.address for call, _ in sky.driver.calls]
+
+    def test_after_all_there_was_none(self):
+        """Its connection was gone: it waits before the others, and is not told of it."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        second = sky.begin()
+        sky.driver.full = {A}
+        (_, land), *_ = sky.driver.calls
+        land(NoRoom())
+        assert ([], 2) == (sky.results, sky.pending.waiting)
+        sky.driver.full = set()
+        second.make_way()
+        (_, again) = sky.driver.calls[1]
+        again(APPLIED)
+        assert (3, [Replied]) == (len(sky.driver.calls), [type(one) for one in sky.results])
+
+    def test_after_all_there_was_none_for_one_that_was_given_up(self):
+        """Nobody waits for it any more, so that it does not either."""
+        sky = Sky(server(A))
+        sky.launch(sent=False).abandon(KeyError())
+        sky.answer(NoRoom())
+        assert ([], 0) == (sky.results, sky.pending.waiting)
+
+    def test_who_needs_a_thread_holds_up_nobody(self):
+        """Each kind waits for itself, and none takes all the places."""
+        sky = Sky(server(A), size=2)
+        sky.begin()
+        sky.driver.no_threads = True
+        blocking = sky.begin(may_block=True)
+        sky.begin()
+        assert (2, 1) == (len(sky.driver.calls), sky.pending.waiting)
+        others = [sky.begin() for _ in range(4)]
+        sky.driver.no_threads = False
+        for _ in range(3):
+            _, land = sky.driver.calls.pop(0)
+            land(APPLIED)
+        assert blocking.so_far().address == A
+        assert len(others) - 2 == sky.pending.waiting
+
+    @pytest.mark.parametrize("ended", ["abandoned", "expired", "closed"])
+    def test_what_ends_while_it_waits_is_forgotten_at_once(self, ended):
+        """Its document, its timer and its caller's context are kept by nobody."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        attempt = weakref.ref(sky.begin(Deadline.after(60)))
+        match ended:
+            case "abandoned":
+                attempt().abandon(KeyError())
+            case "expired":
+                sky.loop.pass_by(61)
+            case "closed":
+                attempt().close(0.0)
+        del sky.execution
+        gc.collect()
+        assert (0, None) == (sky.pending.waiting, attempt())
+        assert not [one for one in sky.loop.timers if one.when > sky.loop.now + 1]
+
+    def test_what_ends_the_process_leaves_nobody_behind(self):
+        """A start that raises it takes no other's turn."""
+        sky = Sky(server(A), size=1)
+        sky.begin()
+        sky.begin()
+        sky.begin()
+        sky.driver.sent = failing_once(SystemExit())
+        _, land = sky.driver.calls[0]
+        with pytest.raises(SystemExit):
+            land(APPLIED)
+        sky.loop.pass_by(0.01)
+        assert (3, 0) == (len(sky.driver.calls), sky.pending.waiting)
+
+
+def failing_once(error):
+    """Raise an error the first time."""
+    errors = [error]
+
+    def call():
+        if errors:
+            raise errors.pop()
+
+    return call

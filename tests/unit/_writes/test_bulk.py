@@ -78,6 +78,7 @@ class Driver:
         call.number.take(call.lease.carry())
         call.token.begin_sending()
         self.sent.put_nowait((call, receiver.land))
+        return True
 
     async def answer(self, reply):
         """Answer the next command."""

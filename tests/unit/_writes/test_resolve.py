@@ -92,6 +92,7 @@ class Driver:
         answer = self.answer
         failed = isinstance(answer, Exception)
         loop.call_soon(receiver.land, Failed(answer, sent=True) if failed else Replied(answer))
+        return True
 
 
 @pytest.fixture

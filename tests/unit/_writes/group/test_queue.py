@@ -149,6 +149,7 @@ class Driver:
 
     def attempt(self, loop, call, receiver):
         self.flying.append(Flying(self, call, receiver.land))
+        return True
 
     def abandon(self, call):
         return True

@@ -1,0 +1,121 @@
+"""Where writes wait for a connection or a thread, and who is held up thereby: nobody else."""
+
+import asyncio
+import contextlib
+import threading
+
+import anyio
+import pytest
+from pymongo.monitoring import CommandListener
+
+from aioretry import RetryClient, thread_counts
+from aioretry.testing import FakeMongoses, ReplicaSet
+
+INCREMENT = {"$inc": {"n": 1}}
+THREADS = 32
+
+
+class Listener(CommandListener):
+    """Has every attempt made by a thread."""
+
+    def started(self, event):
+        pass
+
+    succeeded = failed = started
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["loop", "threads"])
+async def test_a_router_that_hangs_stalls_nobody(replica_set, threads):
+    """Those that it does not answer wait for it; whoever comes after them is served at once."""
+    listeners = [Listener()] if threads else []
+    async with (
+        FakeMongoses(replica_set) as cluster,
+        RetryClient(cluster.uri, w=1, event_listeners=listeners) as client,
+    ):
+        collection = client.aioretry_tests.room
+        bad, _ = cluster.mongoses
+
+        def write(number):
+            return collection.update_one({"_id": number}, INCREMENT, upsert=True)
+
+        burst = []
+        try:
+            with anyio.fail_after(20):
+                await client.admin.command("ping")  # the driver begins to look
+                while len(client._driver.view().writable) < 2:
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*map(write, range(6)))
+                cluster.faults.partition(bad, must_fire=False)
+                burst += map(write, range(100))
+                for number in range(50):
+                    await write(100 + number)
+            ended = sum(one.done() for one in burst)
+        finally:
+            for under_way in burst:
+                under_way.cancel()
+            cluster.faults.clear()
+            await asyncio.gather(*burst, return_exceptions=True)
+    # The others are those that found a connection to it, or began to open one, or have a thread.
+    assert ended >= len(burst) - THREADS
+
+
+@pytest.fixture
+async def gate(collection):
+    """Keeps inserts from iterators waiting, on all threads there are, until it is opened."""
+    opened = threading.Event()
+
+    def slowly(number):
+        opened.wait(60)
+        yield {"_id": f"slow {number}"}
+
+    writes = [collection.insert_many(slowly(number)) for number in range(THREADS)]
+    try:
+        yield opened
+    finally:
+        opened.set()
+        with contextlib.suppress(Exception):
+            await asyncio.gather(*writes)
+
+
+async def test_iterators_hold_up_no_opening(client, collection, gate):
+    """All threads read from users' iterators; a connection is opened for an insert all the same."""
+    with anyio.fail_after(10):
+        while thread_counts(client).threads < THREADS:
+            await asyncio.sleep(0.01)
+        await collection.insert_one({"_id": 1})
+    assert not gate.is_set()
+
+
+async def test_a_server_that_came_back_meanwhile_is_not_taken_for_lost(server_version):
+    """What has waited for a thread, or on one, goes to the process of now, and is waited for."""
+    async with (
+        ReplicaSet(members=1, version=server_version) as servers,
+        RetryClient(servers.uri, w=1, heartbeatFrequencyMS=500) as client,
+    ):
+        collection = client.aioretry_tests.room
+        await collection.insert_one({})
+        opened = threading.Event()
+
+        async def insert(number):
+            def slowly():
+                opened.wait(60)
+                yield {"_id": number}
+
+            async with collection.operation() as operation:
+                await operation.insert_many(slowly())
+            return len(operation.attempts)
+
+        inserts = [asyncio.create_task(insert(number)) for number in range(THREADS + 1)]
+        while thread_counts(client).threads < THREADS:
+            await asyncio.sleep(0.01)
+        await servers.kill(await servers.primary())
+        await servers.heal()
+        await servers.wait_for_primary()
+        await client.admin.command(
+            "configureFailPoint",
+            "failCommand",
+            mode="alwaysOn",
+            data={"failCommands": ["insert"], "blockConnection": True, "blockTimeMS": 1500},
+        )
+        opened.set()
+        assert [1] * len(inserts) == await asyncio.gather(*inserts)

@@ -5,7 +5,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 from pymongo.collation import Collation
-from pymongo.common import validate_is_mapping
 
 Document: TypeAlias = Mapping[str, Any]
 Update: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -19,13 +18,6 @@ def require_bool(name: str, value: object) -> None:
     """Refuse what is neither True nor False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, was: {name}={value}")
-
-
-def let_of(let: Document | None) -> Document | None:
-    """Return variables, if they are a mapping."""
-    if let is not None:
-        validate_is_mapping("let", let)
-    return let
 
 
 def hint_of(hint: Hint | None) -> str | Mapping[str, Any] | None:

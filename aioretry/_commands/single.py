@@ -27,7 +27,6 @@ from aioretry._commands.arguments import (
     fields_of,
     hint_of,
     index_document,
-    let_of,
     require_bool,
 )
 from aioretry._commands.command import Command
@@ -105,8 +104,10 @@ class UpdateOrReplace:
         else:
             validate_ok_for_update(self.update)
         is_multi = self.operation == "update_many"
+        if self.let is not None:
+            validate_is_mapping("let", self.let)
         options = target.encode_options(
-            let=let_of(self.let),
+            let=self.let,
             comment=self.comment,
             bypassDocumentValidation=self.bypass_document_validation,
         )
@@ -206,7 +207,8 @@ class FindAndModify:
             validate_ok_for_update(self.update)
             validate_list_or_none("array_filters", self.array_filters)
         validate_is_mapping("filter", self.filter)
-        let_of(self.let)
+        if self.let is not None:
+            validate_is_mapping("let", self.let)
 
     def _fields(self) -> dict[str, Any]:
         options = dict(self.options)

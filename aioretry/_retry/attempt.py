@@ -98,6 +98,9 @@ class PendingAttempt:
         self._driver = driver
         self._loop = loop
         self._execution = execution
+        self.may_block = execution.command.may_block
+        """Whether it needs a thread for itself."""
+
         self._receiver: Receiver | None = receiver
         self._places = places
         self._token = Token()
@@ -174,11 +177,6 @@ class PendingAttempt:
     def address(self) -> Address | None:
         """The server that was chosen for it, or None."""
         return None if self._call is None else self._call.server.address
-
-    @property
-    def may_block(self) -> bool:
-        """Whether it needs a thread for itself."""
-        return self._execution.command.may_block
 
     @property
     def numbered(self) -> bool:

@@ -74,7 +74,8 @@ class PendingAttempts:
         """Let others have its place, or its place among those who wait for one."""
         self._under_way.pop(attempt, None)
         self._lanes[attempt.may_block].pop(attempt, None)
-        self.pump()
+        if self._lanes[False] or self._lanes[True]:
+            self.pump()
 
     def wait_again(self, attempt: PendingAttempt) -> None:
         """Have one wait, before others, because its server had no room after all."""

@@ -51,7 +51,7 @@ class ServerWaits:
         """
         if execution.deadline is not None and execution.deadline.is_over:
             return False
-        return self._selection.has_server()
+        return bool(self._driver.view().writable)
 
     def make_room(self, execution: Execution | None = None) -> None:
         """Let one more write wait for a server, if there is none.

@@ -2,7 +2,7 @@
 
 import contextvars
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from aioretry._commands.command import Command
 from aioretry._commands.single import Arguments
@@ -107,19 +107,14 @@ class Write(RunningWrite[T]):
         return [] if self._execution is None else self._execution.attempts
 
     def _leaves_doubt(self, value: Any) -> bool:
-        return self._executed().leaves_doubt(value)
+        return cast(Execution, self._execution).leaves_doubt(value)
 
     def _result_of(self, value: Any) -> T:
-        result: T = result_of(self._executed(), value)
+        result: T = result_of(cast(Execution, self._execution), value)
         return result
 
     def _explain(self, exc: BaseException) -> bool:
         return explain(exc, self._execution, self._coordinator) is Outcome.UNKNOWN
-
-    def _executed(self) -> Execution:
-        if self._execution is None:
-            raise AssertionError("a reply without a command")
-        return self._execution
 
 
 class WriteDoubt(CommandDoubt[T]):

@@ -87,11 +87,6 @@ class Dispatch:
         """Return how the threads are doing; a glance."""
         return self._threads.counts() + self._openers.counts()
 
-    def free(self, entry: "Entry") -> None:
-        """Have room for another attempt."""
-        if entry.is_under_way:
-            self._leave(entry)
-
     def close(self) -> None:
         """Give back the connections that are kept; called on any thread."""
         self._asking.close()
@@ -144,7 +139,7 @@ class Dispatch:
             entry.land(result or NoServer())
             return
         # If another user of the pool has been faster, a thread makes the attempt.
-        self._leave(entry)
+        self.free(entry)
         entry.had_opened = True
         entry.on_thread = None
         entry.call.is_waiting = False
@@ -171,7 +166,10 @@ class Dispatch:
         except Exception:  # noqa: BLE001 - whoever looks for a server meets it too, and can raise it
             return False
 
-    def _leave(self, entry: "Entry") -> None:
+    def free(self, entry: "Entry") -> None:
+        """Have room for another attempt."""
+        if not entry.is_under_way:
+            return
         entry.is_under_way = False
         if entry.opening is not None:
             self._opening[entry.opening] -= 1

@@ -114,7 +114,7 @@ class Bulk(Generic[T]):
         command.error_in = batch.error_in
         command.prepare = partial(self._fill, command, batch)
         command.may_block = True
-        command.is_part = True
+        command.is_one_of_many = command.may_fill_message = True
         self._batch = batch
         return command
 

@@ -58,7 +58,7 @@ class Command(Generic[T]):
     """Returns the error that the reply of an accepted command speaks of, or None."""
 
     holds_multi: bool = False
-    """Whether a statement in it may change several documents, so that it can't be numbered."""
+    """Whether a statement in it may change several documents, so that it has no transaction id."""
 
     prepare: Callable[[CommandLimits, Encode], None] | None = None
     """Completes the command for a server's limits; called before an attempt."""
@@ -68,8 +68,11 @@ class Command(Generic[T]):
 
     statement_count: int = 1
 
-    is_part: bool = False
+    is_one_of_many: bool = False
     """Whether it is one of several commands of an operation."""
+
+    may_fill_message: bool = False
+    """Whether it may be as large as a message, because its documents were looked at one by one."""
 
     @property
     def is_atomic(self) -> bool:

@@ -281,7 +281,7 @@ class AttemptCall:
     lease: HeldSession
     number: TransactionNumber
     server: ServerView
-    takes_id: bool
+    may_have_transaction_id: bool
     """Whether it has a transaction id, unless it holds multi-document writes."""
 
     options: Mapping[str, Any]
@@ -296,9 +296,9 @@ class AttemptCall:
     """What the driver knows the attempt by."""
 
     @property
-    def numbered(self) -> bool:
+    def has_transaction_id(self) -> bool:
         """Whether the command carries a transaction id, once it is prepared."""
-        return self.takes_id and not self.command.holds_multi
+        return self.may_have_transaction_id and not self.command.holds_multi
 
 
 class Receiver(Protocol):

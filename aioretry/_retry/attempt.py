@@ -153,7 +153,8 @@ class PendingAttempt:
             execution.lease,
             execution.number,
             server,
-            takes_id=execution.numbering is not Numbering.NEVER and server.can_retry_writes,
+            may_have_transaction_id=execution.numbering is not Numbering.NEVER
+            and server.can_retry_writes,
             options=execution.options,
             deadline=execution.deadline,
             token=self._token,
@@ -179,9 +180,9 @@ class PendingAttempt:
         return None if self._call is None else self._call.server.address
 
     @property
-    def numbered(self) -> bool:
+    def has_transaction_id(self) -> bool:
         """Whether the command carries a transaction id, so that it may be sent again."""
-        return self._call is not None and self._call.numbered
+        return self._call is not None and self._call.has_transaction_id
 
     def so_far(self) -> Attempt:
         """Return the record of it as if it ended now, without an answer."""
@@ -285,7 +286,7 @@ class PendingAttempt:
         self._execution.pending = None
         if is_told and self._call is not None:
             self._execution.server = self._call.server
-            self._execution.is_numbered = self._call.numbered
+            self._execution.has_transaction_id = self._call.has_transaction_id
 
     def _expire(self) -> None:
         if self._token.revoke():

@@ -68,7 +68,7 @@ class Execution:
     server: ServerView | None = None
     """The server of the latest attempt for which one was chosen."""
 
-    is_numbered: bool = False
+    has_transaction_id: bool = False
     """Whether that one carried a transaction id."""
 
     watch: Watch | None = None

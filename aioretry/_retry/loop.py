@@ -179,7 +179,7 @@ class Coordinator:
         """Label an error; say whether its server is lost, once the driver knows what it tells."""
         error, server = result.error, execution.server
         is_mongos = server is not None and server.kind is ServerKind.MONGOS
-        if execution.is_numbered and needs_label(
+        if execution.has_transaction_id and needs_label(
             error,
             retry_writes=self.policy.retry_writes,
             max_wire_version=None if server is None else server.max_wire_version,
@@ -204,15 +204,15 @@ class Coordinator:
         if execution.retries is None:
             limited = execution.deadline is not None
             execution.retries = RetryState(self.policy, limited, random.random)
-        server, numbered = execution.server, execution.is_numbered
+        server, has_id = execution.server, execution.has_transaction_id
         is_mongos = server is not None and server.kind is ServerKind.MONGOS
-        failure = Failure(result.error, result.sent, numbered, lost, is_mongos)
+        failure = Failure(result.error, result.sent, has_id, lost, is_mongos)
         verdict = execution.retries.judge(failure, time_left=execution.time_left())
         match verdict:
             case GiveUp():
                 raise self._surfacing(execution, verdict)
             case Retry():
-                execution.numbering = Numbering.REQUIRED if numbered else Numbering.NEVER
+                execution.numbering = Numbering.REQUIRED if has_id else Numbering.NEVER
                 if verdict.deprioritize and server is not None:
                     execution.deprioritized |= {server.address}
                 self._announce(execution, result.error, verdict)

@@ -155,7 +155,7 @@ class PendingAttempts:
         is_alone = not view.writable
         grace = _GRACE_ALONE if is_alone else _GRACE
         for attempt, since in doubted.items():
-            if now - since >= grace and (attempt.numbered or not is_alone):
+            if now - since >= grace and (attempt.has_transaction_id or not is_alone):
                 attempt.lose_server()
         self._doubted = {
             attempt: doubted[attempt] for attempt in doubted if attempt in self._under_way

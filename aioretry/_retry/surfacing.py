@@ -72,6 +72,6 @@ def _nothing_sent(execution: Execution | None) -> str:
     if execution is not None:
         if any(attempt.sent for attempt in execution.attempts):
             return "the command was not sent again"
-        if execution.command.is_part:
+        if execution.command.is_one_of_many:
             return "nothing of the command that was next was sent"
     return "nothing was sent"

@@ -80,7 +80,7 @@ class Failure:
 
     error: Exception
     sent: bool
-    numbered: bool
+    has_transaction_id: bool
     """Whether the command carried a transaction id."""
 
     server_lost: bool = False
@@ -223,7 +223,7 @@ class RetryState:
 
     def _kind(self, failure: Failure) -> _Kind:
         error = failure.error
-        retryable_write = failure.numbered and _may_be_repeated(failure)
+        retryable_write = failure.has_transaction_id and _may_be_repeated(failure)
         if _is_overload(failure):
             self._overloaded = True
             repeatable = _has(error, RETRYABLE) and self.policy.retry_writes
@@ -256,7 +256,7 @@ class RetryState:
 def _is_overload(failure: Failure) -> bool:
     # PyMongo labels each failure to connect as overload. A server that is gone has none, nor is
     # there any where nobody listens: what is overloaded lets connections wait, or ends them.
-    is_nobody = failure.server_lost or (failure.numbered and _is_refused(failure.error))
+    is_nobody = failure.server_lost or (failure.has_transaction_id and _is_refused(failure.error))
     return _has(failure.error, OVERLOADED) and (failure.sent or not is_nobody)
 
 

@@ -113,7 +113,7 @@ class Attempts:
         options = command.codec_options
         body = shown(command.body, options) if self.are_watched else dict(command.body)
         body.update(call.options)
-        if call.numbered:
+        if call.has_transaction_id:
             body["txnNumber"] = bson.Int64(call.number.take(held))
         # Not before: a second attempt must not prepare or number the command at the same time.
         call.is_waiting = True

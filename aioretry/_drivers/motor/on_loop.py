@@ -230,7 +230,7 @@ class LoopAttempt:
         )
         # A bulk operation has looked at its documents one by one, and its commands may be as large
         # as a message.
-        most = connection.max_message_size if command.is_part else connection.max_bson_size
+        most = connection.max_message_size if command.may_fill_message else connection.max_bson_size
         if size > most + message._COMMAND_OVERHEAD:
             message._raise_document_too_large(command.name, size, most + message._COMMAND_OVERHEAD)
         return request_id, data

@@ -217,7 +217,7 @@ def _hang_up(connection: Any) -> None:
 def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
     # PyMongo's `command` takes the largest document for the largest command; a bulk operation has
     # looked at its documents one by one, and its commands may be as large as a message.
-    if not command.is_part:
+    if not command.may_fill_message:
         yield
         return
     largest = connection.max_bson_size

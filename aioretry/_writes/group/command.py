@@ -282,7 +282,7 @@ class SharedInsert:
         command.body["documents"] = [_joined(raws)]
         command.statement_count = len(raws)
         # The driver then takes it for larger than one document, and shows its documents singly.
-        command.is_part = len(raws) > 1
+        command.may_fill_message = len(raws) > 1
         command.prepare = None
 
     def _error_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:

@@ -152,7 +152,7 @@ class Shares:
             "stmtIds": [self._number_of(index)],
         }
         command = replace(
-            whole.command, body=body, error_in=error_in, statement_count=1, is_part=False
+            whole.command, body=body, error_in=error_in, statement_count=1, may_fill_message=False
         )
         # An answer without a word of it says nothing of it.
         attempts = [

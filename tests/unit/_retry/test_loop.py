@@ -121,7 +121,7 @@ class Driver:
         if step is NoServer:
             return NoServer()
         session = call.lease.carry()
-        if call.numbered:
+        if call.has_transaction_id:
             call.taken = call.number.take(session)
         call.token.begin_sending()
         call.lease.drop()
@@ -179,7 +179,7 @@ async def test_retry_uses_the_same_number():
     driver = Driver(AutoReconnect("lost"), OK)
     await begin(driver)
     assert [1, 1] == [call.taken for call in driver.calls]
-    assert [True, True] == [c.numbered for c in driver.calls]
+    assert [True, True] == [c.has_transaction_id for c in driver.calls]
     assert ["pooled"] == driver.sessions
 
 

@@ -161,7 +161,7 @@ class Sky:
         call, self.answer = self.driver.calls[-1]
         if at is not None:
             call.server = self.driver.topology.writable[at]
-            call.takes_id, call.is_waiting = numbered, True
+            call.may_have_transaction_id, call.is_waiting = numbered, True
         if sent:
             assert call.token.begin_sending()
         return attempt
@@ -189,7 +189,7 @@ class TestGivenUp:
         sky.driver.know(server(B))
         assert 0.1 <= sky.seconds_until_the_end() <= 0.1 + 2 * LOOK_EVERY + 0.02
         (result,) = sky.results
-        assert (Failed, numbered) == (type(result), sky.execution.is_numbered)
+        assert (Failed, numbered) == (type(result), sky.execution.has_transaction_id)
         assert isinstance(result.error, AutoReconnect)
         assert "a:1: the server stopped taking writes" in str(result.error)
         (record,) = sky.execution.attempts
@@ -283,7 +283,7 @@ class TestGivenUp:
         sky.driver.know(server(B))
         sky.loop.pass_by(LOOK_EVERY * 1.1)
         call = sky.driver.calls[0][0]
-        call.server, call.takes_id, call.is_waiting = old, True, True
+        call.server, call.may_have_transaction_id, call.is_waiting = old, True, True
         assert call.token.begin_sending()
         sky.seconds_until_the_end(1)
 

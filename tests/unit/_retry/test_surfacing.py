@@ -27,9 +27,9 @@ BREAK = AutoReconnect("it broke")
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 
 
-def execution(*, sent=False, failed=False, over=False, is_part=False):
+def execution(*, sent=False, failed=False, over=False, is_one_of_many=False):
     """A command, with what has come of it."""
-    command = replace(Insert({"_id": 7}).command(TARGET), is_part=is_part)
+    command = replace(Insert({"_id": 7}).command(TARGET), is_one_of_many=is_one_of_many)
     deadline = Deadline.after(0) if over else None
     made = Execution(command, NO_LEASE, deadline, Numbering.IF_SUPPORTED)
     if sent or failed:
@@ -44,7 +44,7 @@ def execution(*, sent=False, failed=False, over=False, is_part=False):
     ("given", "text"),
     [
         (execution(), "nothing was sent"),
-        (execution(is_part=True), "nothing of the command that was next was sent"),
+        (execution(is_one_of_many=True), "nothing of the command that was next was sent"),
         (execution(sent=True), "the server has not answered"),
         (execution(sent=True, failed=True), "after 1 attempts; the last error: AutoReconnect: it"),
     ],

@@ -98,7 +98,7 @@ class Flying:
             call.command.prepare(LIMITS, None)
         call.server = self.driver.server
         session = call.lease.carry()
-        if call.numbered:
+        if call.has_transaction_id:
             self.number = call.number.take(session)
         call.token.begin_sending()
         return self
@@ -447,7 +447,7 @@ class TestEnds:
         first.fail(AutoReconnect("lost"))
         second = (await launched(driver, 2)).prepare()
         assert (first.ids, first.number) == (second.ids, second.number) == ([0, 1, 2], 1)
-        assert second.call.numbered
+        assert second.call.has_transaction_id
         second.reply()
         ended = await all_of(inserts)
         assert [0, 2] == [ended[0].inserted_id, ended[2].inserted_id]

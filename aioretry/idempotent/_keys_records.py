@@ -1,13 +1,13 @@
 """The collections in which records of keys are kept for a while."""
 
 import asyncio
+import itertools
 import math
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-import anyio
 from bson.codec_options import CodecOptions
 from pymongo import ReadPreference, ReturnDocument
 from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
@@ -24,6 +24,7 @@ from aioretry import (
 )
 from aioretry.errors import copy_of
 from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
+from aioretry.idempotent._repeat import until_done
 
 T = TypeVar("T")
 
@@ -155,16 +156,17 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
     Returns:
         What it gives.
     """
-    tries = 0
-    while True:
-        tries += 1
-        try:
-            return await call()
-        except PyMongoError as exc:
-            lost = isinstance(exc, AutoReconnect) or exc.has_error_label(_TRANSIENT)
-            if not lost or exc.timeout or tries == _MOST_TRIES:
-                raise
-        await anyio.sleep(_PAUSE * tries)
+    tries = itertools.count(1)
+
+    def wait_after(exc: Exception) -> float | None:
+        number = next(tries)
+        lost = isinstance(exc, PyMongoError) and (
+            isinstance(exc, AutoReconnect) or exc.has_error_label(_TRANSIENT)
+        )
+        passes = lost and not cast(PyMongoError, exc).timeout
+        return _PAUSE * number if passes and number < _MOST_TRIES else None
+
+    return await until_done(call, wait_after)
 
 
 async def _first(

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-import anyio
 from bson.codec_options import CodecOptions
 from pymongo.errors import (
     ConnectionFailure,
@@ -23,6 +22,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import Deadline, Outcome, outcome_of
 from aioretry.idempotent._pending_update import NEUTRAL, PendingUpdate
+from aioretry.idempotent._repeat import until_done
 
 T = TypeVar("T")
 
@@ -158,19 +158,16 @@ async def repeat(
     Raises:
         PyMongoError: The last failure, or one that does not pass.
     """
-    for number in itertools.count():
+    numbers = itertools.count()
+
+    async def run() -> T:
         try:
             return await send()
-        except asyncio.CancelledError as exc:
+        except (asyncio.CancelledError, PyMongoError) as exc:
             on_failure(exc)
             raise
-        except PyMongoError as exc:
-            on_failure(exc)
-            wait = _wait_after(exc, number, limit)
-            if wait is None:
-                raise
-        await anyio.sleep(wait)
-    raise AssertionError("unreachable")
+
+    return await until_done(run, lambda failure: _wait_after(failure, next(numbers), limit))
 
 
 def may_pass(error: PyMongoError) -> bool:
@@ -199,8 +196,8 @@ def is_refusal(error: PyMongoError) -> bool:
     return isinstance(error, WriteError) or error.code in _UNREADABLE
 
 
-def _wait_after(error: PyMongoError, number: int, limit: Deadline | None) -> float | None:
-    if not may_pass(error) or (limit is None and number > 0):
+def _wait_after(error: Exception, number: int, limit: Deadline | None) -> float | None:
+    if not (isinstance(error, PyMongoError) and may_pass(error)) or (limit is None and number > 0):
         return None
     wait: float = min(_FIRST_WAIT * 2 ** min(number, 10), _LONGEST_WAIT)
     if limit is not None and limit.remaining() <= wait:

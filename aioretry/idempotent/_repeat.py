@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 from pymongo.errors import (
@@ -190,22 +190,46 @@ async def repeat(
 async def _run_until_done(
     run: Callable[[PyMongoError | None], Awaitable[T]], repeats: Repeats, limit: Deadline | None
 ) -> tuple[T, bool]:
-    while True:
-        again = is_last = False
-        try:
-            return await run(repeats.doubt), repeats.number > 0
-        except RunNoMore as exc:
-            error, is_last = exc.error, True
-        except RunAgain as exc:
-            error, again = exc.error, True
-        except PyMongoError as exc:
-            error = exc
-        if is_last:
-            raise error
+    def wait_after(failure: Exception) -> float:
+        match failure:
+            case RunNoMore():
+                raise failure.error
+            case RunAgain():
+                error, again = failure.error, True
+            case _:
+                error, again = cast(PyMongoError, failure), False
         time_left = math.inf if limit is None else limit.remaining()
         wait = repeats.wait(error, time_left, again=again)
         if wait is None:
             raise repeats.surfacing(error, time_left, again=again)
+        return wait
+
+    return await until_done(lambda: run(repeats.doubt), wait_after), repeats.number > 0
+
+
+async def until_done(
+    run: Callable[[], Awaitable[T]], wait_after: Callable[[Exception], float | None]
+) -> T:
+    """Run something until it succeeds or is not to be run again: the loop of all recipes.
+
+    Args:
+        run: One run, which can be repeated safely.
+        wait_after: Says how long to wait after what a run has failed with, in seconds; None if
+            there is to be no other run. It may raise something else instead.
+
+    Returns:
+        What the run returned that succeeded.
+    """
+    while True:
+        try:
+            return await run()
+        except (PyMongoError, RunAgain, RunNoMore) as exc:
+            failure: Exception = exc
+        # Not in the handler: what it raises has a context of its own.
+        wait = wait_after(failure)
+        if wait is None:
+            raise failure
+        del failure
         await anyio.sleep(wait)
 
 

@@ -219,7 +219,7 @@ def limited(seconds: float, round_trip_time: float | None = None) -> AbstractCon
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a ``maxTimeMS``: 0 if there is no time, which must not be sent."""
+    """Return a ``maxTimeMS``; it must not be sent if it is not above 0: there is no time."""
     return int(min(seconds * 1000, _MOST_MILLISECONDS))
 
 

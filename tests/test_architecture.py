@@ -51,7 +51,8 @@ INSIDE = {
     "_drivers": [
         {"port", "transaction_runs"},
         {"threads", "motor.idle", "motor.messages", "motor.options", "motor.prober", "motor.views"},
-        {"motor.attempts", "motor.checkup", "motor.connections", "motor.ending"},
+        {"motor.steps", "motor.checkup", "motor.connections", "motor.ending"},
+        {"motor.entry"},
         {"motor.aborting", "motor.on_thread", "motor.opening", "motor.sessions"},
         {"motor.on_loop"},
         {"motor.dispatch"},

@@ -12,7 +12,9 @@ NO_WRITES = "NoWritesPerformed"
 
 LABELS = (RETRYABLE_WRITE, RETRYABLE, OVERLOADED, NO_WRITES)
 
-# retryable-writes, "RetryableWriteError Labels".
+# retryable-writes, "RetryableWriteError Labels": what is retried of servers before 4.4, which give
+# no labels. Of newer ones the labels count, and these codes say only that the outcome is in doubt,
+# and of a bulk operation's write concern error that it could be retried.
 RETRYABLE_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 
 MAX_TIME_EXPIRED = 50

@@ -149,9 +149,10 @@ class Coordinator:
                     return result.reply
                 case Failed():
                     # 3. Judge, with what the driver has learnt of the server. 4. Wait.
-                    lost = await self._lost(execution, result)
+                    self._label(execution, result.error)
+                    lost = await self._has_lost_server(execution, result)
                     verdict = self._judge(execution, result, lost=lost)
-                    await _pause(verdict.wait)
+                    await _sleep(verdict.wait)
                 case NoServer() | NoRoom():
                     pass  # it was gone before anything was tried
                 case Ineligible():
@@ -175,23 +176,26 @@ class Coordinator:
             attempt.abandon(exc)
             raise
 
-    async def _lost(self, execution: Execution, result: Failed) -> bool:
-        """Label an error; say whether its server is lost, once the driver knows what it tells."""
-        error, server = result.error, execution.server
-        is_mongos = server is not None and server.kind is ServerKind.MONGOS
+    def _label(self, execution: Execution, error: Exception) -> None:
+        server = execution.server
         if execution.has_transaction_id and needs_label(
             error,
             retry_writes=self.policy.retry_writes,
             max_wire_version=None if server is None else server.max_wire_version,
-            is_mongos=is_mongos,
+            is_mongos=server is not None and server.kind is ServerKind.MONGOS,
         ):
             self.driver.add_label(error, RETRYABLE_WRITE)
+
+    async def _has_lost_server(self, execution: Execution, result: Failed) -> bool:
+        """Tell whether the server takes no more writes, once the driver knows of its error."""
+        error, server = result.error, execution.server
+        is_mongos = server is not None and server.kind is ServerKind.MONGOS
         try:
             if server is None or result.is_server_well or not may_be_retryable(error):
                 return False
             if is_mongos and result.sent and self._has_another(execution, server.address):
                 return False
-            return not await self.waits.settle(execution, server)
+            return not await self.waits.still_takes_writes(execution, server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error
 
@@ -244,7 +248,7 @@ class Coordinator:
         publish(self._hooks, event)
 
 
-async def _pause(seconds: float) -> None:
+async def _sleep(seconds: float) -> None:
     if seconds > 0:
         await anyio.sleep(seconds)
 

@@ -119,7 +119,7 @@ class Selection:
             if timer is not None:
                 timer.cancel()
 
-    async def settle(self, server: ServerView) -> bool:
+    async def still_takes_writes(self, server: ServerView) -> bool:
         """Let the driver catch up with what an attempt has just learnt of a server.
 
         The driver marks no server on a failure to connect, so that a retry at once would meet the

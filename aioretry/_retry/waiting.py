@@ -103,7 +103,7 @@ class ServerWaits:
             if found:
                 return found
 
-    async def settle(self, execution: Execution, server: ServerView) -> bool:
+    async def still_takes_writes(self, execution: Execution, server: ServerView) -> bool:
         """Let the driver catch up with what an attempt has learnt; say if the server is still one.
 
         Args:
@@ -112,7 +112,7 @@ class ServerWaits:
         """
         began = self._loop.time()
         try:
-            return await self._selection.settle(server)
+            return await self._selection.still_takes_writes(server)
         finally:
             self._add_wait(execution, began)
 

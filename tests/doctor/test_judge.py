@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from aioretry._doctor import about_client
 from aioretry._doctor.facts import (
     Absent,
     ClientFacts,
@@ -17,6 +18,7 @@ from aioretry._doctor.facts import (
 from aioretry._doctor.finding import Level
 from aioretry._doctor.judge import Answer, judge
 from aioretry._doctor.report import json_of, text_of
+from aioretry._retry.command_execution import trusted_seconds
 
 NOT_ALLOWED = Unknown("needs the role clusterMonitor")
 CLIENT = ClientFacts(
@@ -246,3 +248,8 @@ def test_json_and_text():
     unknown, _ = UNKNOWNS["configuration"]
     told = json.loads(json_of(unknown, judge(unknown)))
     assert {"unknown": NOT_ALLOWED.why} == told["deployment"]["config"]
+
+
+def test_it_relies_on_transaction_ids_as_long_as_writes_do():
+    """What it says of resolving holds of what resolves."""
+    assert about_client._TRUSTED_MINUTES * 60 == trusted_seconds(None) == trusted_seconds(30)

@@ -122,7 +122,7 @@ class TestExceptions:
             "_retry.sessions.SessionLease.finish",
             "_drivers.motor.sessions.ImplicitSession.close",
             "_drivers.motor.connections.Connections.put",
-            "_drivers.motor.attempts.Attempts.learn_of",
+            "_drivers.motor.steps.Attempts.learn_of",
             "_retry.command_execution.Execution.settle",
         ],
     )
@@ -165,7 +165,7 @@ async def test_a_look_that_raises(replica_set, collection, monkeypatch):
     async with RetryClient(replica_set.uri) as client:
         events = client[collection.database.name][collection.name]
         await events.insert_one({"_id": 1})
-        attempts = client._driver._attempts
+        attempts = client._driver._steps
         look, raised = attempts.view, []
 
         def fail_once():

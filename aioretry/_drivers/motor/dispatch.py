@@ -2,16 +2,16 @@
 
 import asyncio
 import contextlib
-import contextvars
 import socket
 from collections import Counter
 
-from aioretry._drivers.motor.attempts import Attempts
 from aioretry._drivers.motor.checkup import Checkups
 from aioretry._drivers.motor.connections import Connections
+from aioretry._drivers.motor.entry import Entry
 from aioretry._drivers.motor.on_loop import LoopAttempt
 from aioretry._drivers.motor.on_thread import ThreadAttempt
 from aioretry._drivers.motor.opening import Opening
+from aioretry._drivers.motor.steps import Steps
 from aioretry._drivers.port import (
     Address,
     AttemptCall,
@@ -27,7 +27,7 @@ from aioretry._drivers.threads import ThreadPool
 
 # Each asks one server at a time, and for a moment only.
 _MOST_ASKING = 4
-# As few at a time to each server as PyMongo allows: a bound for those with many.
+# There are fewer as a rule, as few at a time to each server as PyMongo allows.
 _MOST_OPENING = 32
 
 
@@ -39,7 +39,7 @@ class Dispatch:
     listeners. As few connections to a server are opened at a time as PyMongo allows.
 
     Args:
-        attempts: What they have in common.
+        steps: What they have in common.
         loop: The event loop.
         threads: Makes what the loop does not make itself.
         most: How many attempts threads make at a time at most.
@@ -48,7 +48,7 @@ class Dispatch:
 
     def __init__(
         self,
-        attempts: Attempts,
+        steps: Steps,
         loop: asyncio.AbstractEventLoop,
         threads: ThreadPool,
         *,
@@ -56,7 +56,7 @@ class Dispatch:
         only_threads: bool,
     ) -> None:
         self.loop = loop
-        self._attempts = attempts
+        self._steps = steps
         self._threads = threads
         self._most = most
         self._on_threads = 0
@@ -65,7 +65,7 @@ class Dispatch:
         # Not the threads of the attempts, which may all wait for answers, or for the user.
         self._asking = ThreadPool(_MOST_ASKING, "aioretry-checkup")
         self._openers = ThreadPool(_MOST_OPENING, "aioretry-opening")
-        self._checkups = Checkups(attempts.delegate, loop, self._asking)
+        self._checkups = Checkups(steps.delegate, loop, self._asking)
         self._opening: Counter[Address] = Counter()
 
     def add(self, call: AttemptCall, receiver: Receiver) -> bool:
@@ -97,12 +97,12 @@ class Dispatch:
             with contextlib.suppress(RuntimeError):  # it was closed just now
                 self.loop.call_soon_threadsafe(self._connections.close)
 
-    def _start(self, entry: "Entry") -> bool:
+    def _start(self, entry: Entry) -> bool:
         """Begin an attempt; return False if there is no connection, or no thread, for it."""
         call = entry.call
-        if not (self._only_threads or call.command.may_block or self._attempts.need_threads):
+        if not (self._only_threads or call.command.may_block or self._steps.need_threads):
             attempt = entry.on_loop = LoopAttempt(
-                self._attempts, self._connections, self._checkups, entry
+                self._steps, self._connections, self._checkups, entry
             )
             if attempt.begin():
                 entry.is_under_way = True
@@ -112,23 +112,23 @@ class Dispatch:
                 return self._open(entry, call.server.address)
         if self._on_threads >= self._most:
             return False
-        entry.on_thread = job = ThreadAttempt(self._attempts, entry)
+        entry.on_thread = job = ThreadAttempt(self._steps, entry)
         self._threads.submit(job)
         self._on_threads += 1
         entry.is_under_way = True
         return True
 
-    def _open(self, entry: "Entry", address: Address) -> bool:
-        if self._opening[address] >= self._attempts.max_connecting:
+    def _open(self, entry: Entry, address: Address) -> bool:
+        if self._opening[address] >= self._steps.max_connecting:
             return False
-        entry.on_thread = job = Opening(self._attempts, entry)
+        entry.on_thread = job = Opening(self._steps, entry)
         self._openers.submit(job)
         entry.opening = address
         self._opening[address] += 1
         entry.is_under_way = True
         return True
 
-    def opened(self, entry: "Entry", result: AttemptResult | None) -> None:
+    def opened(self, entry: Entry, result: AttemptResult | None) -> None:
         """Go on with an attempt for which a connection was to be opened.
 
         Args:
@@ -150,7 +150,7 @@ class Dispatch:
         finally:
             entry.make_way()  # another one can be opened
 
-    def _go_on(self, entry: "Entry") -> AttemptResult | None:
+    def _go_on(self, entry: Entry) -> AttemptResult | None:
         """Begin an attempt whose connection was opened; return what came of it if it ends here."""
         try:
             if self._has_lost(entry.call.server):  # there may be another one in its place by now
@@ -158,15 +158,15 @@ class Dispatch:
             return None if self._start(entry) else NoRoom()
         except RuntimeError as exc:  # no thread to be had
             # That the client was closed, the event loop will find out.
-            return NoServer() if self._attempts.is_closed else Unprepared(exc)
+            return NoServer() if self._steps.is_closed else Unprepared(exc)
 
     def _has_lost(self, server: ServerView) -> bool:
         try:
-            return self._attempts.view().has_lost(server)
+            return self._steps.view().has_lost(server)
         except Exception:  # noqa: BLE001 - whoever looks for a server meets it too, and can raise it
             return False
 
-    def free(self, entry: "Entry") -> None:
+    def free(self, entry: Entry) -> None:
         """Have room for another attempt."""
         if not entry.is_under_way:
             return
@@ -179,7 +179,7 @@ class Dispatch:
         elif entry.on_thread is not None:
             self._on_threads -= 1
 
-    def abandon(self, entry: "Entry") -> bool:
+    def abandon(self, entry: Entry) -> bool:
         """End an attempt that is under way without a result, and free its place.
 
         Returns:
@@ -195,71 +195,8 @@ class Dispatch:
         entry.on_loop = entry.on_thread = None
         return True
 
-    def _pool_of(self, entry: "Entry") -> ThreadPool:
+    def _pool_of(self, entry: Entry) -> ThreadPool:
         return self._threads if entry.opening is None else self._openers
-
-
-class Entry:
-    """An attempt under way.
-
-    Args:
-        dispatch: Has it made.
-        call: What is tried.
-        receiver: Is told the result.
-    """
-
-    __slots__ = (
-        "_receiver",
-        "call",
-        "context",
-        "dispatch",
-        "had_opened",
-        "is_under_way",
-        "loop",
-        "on_loop",
-        "on_thread",
-        "opening",
-    )
-
-    def __init__(self, dispatch: Dispatch, call: AttemptCall, receiver: Receiver) -> None:
-        self.dispatch = dispatch
-        self.loop = dispatch.loop
-        self.call = call
-        self._receiver = receiver
-        self.context = contextvars.copy_context()
-        self.had_opened = False
-        """Whether a connection was opened for it before."""
-
-        self.opening: Address | None = None
-        """Where a thread is opening a connection for it."""
-
-        self.is_under_way = False
-        self.on_loop: LoopAttempt | None = None
-        self.on_thread: ThreadAttempt | Opening | None = None
-
-    def land(self, result: AttemptResult) -> None:
-        """Have room for another attempt, and tell the result of this one."""
-        self.dispatch.free(self)
-        self.on_loop = self.on_thread = self.call.carrier = None
-        self._receiver.land(result)
-
-    def make_way(self) -> None:
-        """Let others try who found no room."""
-        self._receiver.make_way()
-
-    def land_from_thread(self, result: AttemptResult) -> None:
-        """Do so on the event loop."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self.land, result)
-
-    def opened_from_thread(self, result: AttemptResult | None) -> None:
-        """Go on on the event loop when a connection was opened, or end with a result."""
-        with contextlib.suppress(RuntimeError):  # the loop was closed
-            self.loop.call_soon_threadsafe(self.dispatch.opened, self, result)
-
-    def start_again(self) -> None:
-        """Have the attempt begun anew, because its connection was gone."""
-        self.context.run(self.land, NoRoom())
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

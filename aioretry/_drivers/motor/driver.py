@@ -9,12 +9,13 @@ from bson.binary import Binary
 from pymongo.errors import InvalidOperation, PyMongoError
 
 from aioretry._drivers.motor.aborting import Aborts
-from aioretry._drivers.motor.attempts import Attempts
-from aioretry._drivers.motor.dispatch import Dispatch, Entry
+from aioretry._drivers.motor.dispatch import Dispatch
 from aioretry._drivers.motor.ending import SessionEnding
+from aioretry._drivers.motor.entry import Entry
 from aioretry._drivers.motor.options import uses_more
 from aioretry._drivers.motor.prober import Prober
 from aioretry._drivers.motor.sessions import ChosenSession, ImplicitSession, user_session
+from aioretry._drivers.motor.steps import Steps
 from aioretry._drivers.motor.views import Views, connection_counts
 from aioretry._drivers.port import (
     Address,
@@ -48,7 +49,7 @@ class MotorDriver:
         self._ending = SessionEnding(delegate)
         self._aborts = Aborts(delegate, self._ending)
         self._views = Views(delegate)
-        self._attempts = Attempts(delegate, self._views)
+        self._steps = Steps(delegate, self._views)
         self._dispatch: Dispatch | None = None
         # What may call the user's code, or has to encrypt, is a thread's.
         self._only_threads = self._views.are_users or uses_more(delegate)
@@ -60,7 +61,7 @@ class MotorDriver:
             InvalidOperation: The client was closed.
             ConfigurationError: A server is too old or too new for the driver.
         """
-        if self._attempts.is_closed:
+        if self._steps.is_closed:
             raise InvalidOperation(_CLOSED)
         return self._views.look()
 
@@ -68,14 +69,14 @@ class MotorDriver:
         self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
     ) -> bool:
         """Make an attempt, if there is a connection for it, or one can be opened."""
-        if self._attempts.is_closed:
+        if self._steps.is_closed:
             raise InvalidOperation(_CLOSED)
         dispatch = self._dispatch
         if dispatch is None or dispatch.loop is not loop:
             if dispatch is not None:
                 dispatch.close()
             self._dispatch = dispatch = Dispatch(
-                self._attempts,
+                self._steps,
                 loop,
                 self._threads,
                 most=self._most_on_threads,
@@ -85,7 +86,7 @@ class MotorDriver:
         try:
             return dispatch.add(call, receiver)
         except RuntimeError:
-            if self._attempts.is_closed:  # meanwhile, by another thread
+            if self._steps.is_closed:  # meanwhile, by another thread
                 raise InvalidOperation(_CLOSED) from None
             raise
 
@@ -141,7 +142,7 @@ class MotorDriver:
 
     def close(self) -> None:
         """End the threads once what they carry has ended; wait for none."""
-        self._attempts.is_closed = True
+        self._steps.is_closed = True
         self._prober.stop()
         self._threads.close()
         if self._dispatch is not None:

@@ -4,52 +4,34 @@ It costs no thread and no switch to one, which is most of what a small write cos
 """
 
 import asyncio
-import contextvars
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from pymongo import message
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
 from pymongo.helpers_shared import _check_command_response
 
 from aioretry import deadlines
-from aioretry._drivers.motor.attempts import Attempts, NotSentError
 from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.motor.connections import Connections, LoopConnection
+from aioretry._drivers.motor.entry import Entry
 from aioretry._drivers.motor.messages import ping
 from aioretry._drivers.motor.sessions import LoopSession
-from aioretry._drivers.port import AttemptCall, AttemptResult, Expired, Replied
-
-
-class Entry(Protocol):
-    """Who has an attempt made."""
-
-    loop: asyncio.AbstractEventLoop
-    call: AttemptCall
-    context: contextvars.Context
-    """That of the user's call, in which the reply is decoded and landed."""
-
-    def land(self, result: AttemptResult) -> None:
-        """Take the result, in a later turn of the loop than the one in which it began."""
-        ...
-
-    def start_again(self) -> None:
-        """Have another attempt made instead, because nothing was sent."""
-        ...
+from aioretry._drivers.motor.steps import NotSentError, Steps
+from aioretry._drivers.port import AttemptResult, Expired, Replied
 
 
 class LoopAttempt:
     """An attempt over an idle connection.
 
     Args:
-        attempts: What it has in common with the others.
+        steps: What it has in common with the others.
         connections: Those of the event loop.
         checkups: Finds out whether a server is well.
         entry: Who has it made.
     """
 
     __slots__ = (
-        "_attempts",
         "_broken",
         "_call",
         "_checkups",
@@ -61,17 +43,18 @@ class LoopAttempt:
         "_round_trip_time",
         "_sent",
         "_session",
+        "_steps",
         "_timer",
     )
 
     def __init__(
         self,
-        attempts: Attempts,
+        steps: Steps,
         connections: Connections,
         checkups: Checkups,
         entry: Entry,
     ) -> None:
-        self._attempts = attempts
+        self._steps = steps
         self._connections = connections
         self._checkups = checkups
         self._entry = entry
@@ -89,14 +72,14 @@ class LoopAttempt:
         Returns:
             False if that has to be done in another way; nothing was done then.
         """
-        call, attempts = self._call, self._attempts
+        call, steps = self._call, self._steps
         try:
-            server = attempts.driver_server(call)
+            server = steps.driver_server(call)
             self._connection = connection = self._connections.take(server.pool)
             if connection is None:
                 return False
             self._round_trip_time = server.description.min_round_trip_time
-            if attempts.doubts.has(connection.connection):
+            if steps.doubts.has(connection.connection):
                 self._ask(connection)
             else:
                 self._send(connection)
@@ -116,11 +99,11 @@ class LoopAttempt:
             reply = message._OpMsg.unpack(data).unpack_response(
                 codec_options=command.codec_options, user_fields=command.user_fields
             )[0]
-            self._attempts.hear(reply)
+            self._steps.hear(reply)
             if self._session is not None:
                 self._session.hear(reply)
             _check_command_response(reply, connection.max_wire_version)
-            self._attempts.learn_of_concern(reply, self._call.server, connection)
+            self._steps.learn_of_concern(reply, self._call.server, connection)
             if self._checkups.cases and "writeConcernError" not in reply:
                 self._checkups.hear(self._call.server, connection, self._sent)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
@@ -141,7 +124,7 @@ class LoopAttempt:
             pool, connection = used.pool, used.connection
             self._forget_session()
             self._release()
-            self._attempts.doubts.add(pool)
+            self._steps.doubts.add(pool)
             self._checkups.add(self._call.server, pool, connection, self._end_broken)
         else:
             self._entry.context.run(self._entry.land, self._conclude(error))
@@ -174,7 +157,7 @@ class LoopAttempt:
         if self._timer is not None:
             self._timer.cancel()
         if is_open:
-            self._attempts.doubts.end(held.connection)
+            self._steps.doubts.end(held.connection)
         else:
             held.close()
         if is_open and not self._call.token.is_revoked:
@@ -191,13 +174,13 @@ class LoopAttempt:
             _let_through(exc)
 
     def _send(self, held_connection: LoopConnection) -> None:
-        call, attempts, view = self._call, self._attempts, self._call.server
+        call, steps, view = self._call, self._steps, self._call.server
         connection = held_connection.connection
         if call.command.prepare is not None:
-            attempts.prepare(call)
+            steps.prepare(call)
         held = call.lease.carry()
         self._session = session = cast(LoopSession, held)
-        body = attempts.body(call, held)
+        body = steps.body(call, held)
         # A connection that was opened while its server changed its state believes for good that
         # there are no sessions, and PyMongo would then write without protection.
         connection.supports_sessions = connection.supports_sessions or view.has_sessions
@@ -240,7 +223,7 @@ class LoopAttempt:
             if isinstance(error, PyMongoError):
                 self._survive(self._tell_driver, error, self._connection)
             self._release()
-        return self._attempts.failed(self._call, error)
+        return self._steps.failed(self._call, error)
 
     def _survive(self, call: Callable[..., object], *arguments: object) -> None:
         """Call something that must not keep the attempt from landing, whatever it raises."""
@@ -253,19 +236,19 @@ class LoopAttempt:
     def _tell_driver(self, error: PyMongoError, used: LoopConnection) -> None:
         if isinstance(error, ConnectionFailure):
             self._forget_session()
-        self._attempts.learn_of(error, self._call.server, used.connection)
+        self._steps.learn_of(error, self._call.server, used.connection)
 
     def _end_broken(self, *, is_server_well: bool) -> None:
         broken, self._broken = self._broken, None
         if broken is not None:
             error, connection = broken
             if not is_server_well:
-                self._survive(self._attempts.learn_of, error, self._call.server, connection)
+                self._survive(self._steps.learn_of, error, self._call.server, connection)
             if not self._is_late:
                 self._land_broken(error, is_server_well=is_server_well)
 
     def _land_broken(self, error: PyMongoError, *, is_server_well: bool) -> None:
-        result = self._attempts.failed(self._call, error, is_server_well=is_server_well)
+        result = self._steps.failed(self._call, error, is_server_well=is_server_well)
         self._entry.context.run(self._entry.land, result)
 
     def _forget_session(self) -> None:

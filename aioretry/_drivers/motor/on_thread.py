@@ -1,61 +1,47 @@
 """An attempt on a thread, over PyMongo's own command: the way that can do everything."""
 
 import contextlib
-import contextvars
 import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from bson.son import SON
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from aioretry import deadlines
 from aioretry._commands.command import Command
-from aioretry._drivers.motor.attempts import Attempts, NotSentError, time_limit
 from aioretry._drivers.motor.checkup import PATIENCE, is_break, is_well
+from aioretry._drivers.motor.entry import Entry, ThreadJob
+from aioretry._drivers.motor.steps import NotSentError, Steps, time_limit
 from aioretry._drivers.port import (
-    AttemptCall,
     AttemptResult,
     Expired,
     NoServer,
     Replied,
     ServerView,
 )
-from aioretry._drivers.threads import Job
 from aioretry.deadlines import Deadline
 
 # In seconds: a millisecond, and what may pass until PyMongo looks at the clock.
 _LEAST_TIME = 0.002
 
 
-class Entry(Protocol):
-    """Who has an attempt made."""
-
-    call: AttemptCall
-    context: contextvars.Context
-    """That of the user's call."""
-
-    def land_from_thread(self, result: AttemptResult) -> None:
-        """Take the result, on whichever thread."""
-        ...
-
-
-class ThreadAttempt(Job):
+class ThreadAttempt(ThreadJob):
     """An attempt on its thread; it can be ended from another one while it waits for its answer.
 
     Args:
-        attempts: What it has in common with the others.
+        steps: What it has in common with the others.
         entry: Who has it made.
     """
 
-    __slots__ = ("_attempts", "_call", "_connection", "_entry", "_guard")
+    __slots__ = ("_call", "_connection", "_entry", "_guard", "_steps")
 
-    def __init__(self, attempts: Attempts, entry: Entry) -> None:
+    def __init__(self, steps: Steps, entry: Entry) -> None:
         # The loop may be inside its context for a moment more.
         super().__init__(partial(entry.context.copy().run, self._land))
-        self._attempts = attempts
+        self._steps = steps
         self._entry = entry
         self._call = entry.call
         self._guard = threading.Lock()
@@ -73,40 +59,40 @@ class ThreadAttempt(Job):
         try:
             result = self._make()
         except BaseException as exc:  # noqa: BLE001 - whatever it is, the attempt lands
-            result = self._attempts.failed(self._call, exc)
+            result = self._steps.failed(self._call, exc)
         self._entry.land_from_thread(result)
 
     def _make(self) -> AttemptResult:
-        call, attempts = self._call, self._attempts
+        call, steps = self._call, self._steps
         try:
-            server = attempts.driver_server(call)
-            attempts.prepare(call)
+            server = steps.driver_server(call)
+            steps.prepare(call)
             reply = self._send(call.server, server)
         except _AbandonedError as exc:
-            return attempts.failed(call, exc.error)
+            return steps.failed(call, exc.error)
         except _BrokenError as exc:
-            is_server_well = is_well(attempts.delegate, exc.view)
+            is_server_well = is_well(steps.delegate, exc.view)
             if not is_server_well:
-                attempts.learn_of(exc.error, exc.view, exc.connection)
-            return attempts.failed(call, exc.error, is_server_well=is_server_well)
+                steps.learn_of(exc.error, exc.view, exc.connection)
+            return steps.failed(call, exc.error, is_server_well=is_server_well)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
-            return attempts.failed(call, exc)
+            return steps.failed(call, exc)
         return Replied(reply)
 
     def _send(self, view: ServerView, server: Any) -> dict[str, Any]:
         # What PyMongo's own write path does once a server is selected, less its retry loop: its
         # public `Database.command` retries by itself and can't be told which server to use.
-        call, attempts = self._call, self._attempts
+        call, steps = self._call, self._steps
         held = call.lease.carry()
         try:
             session = held.open(has_sessions=view.has_sessions)
-            body = attempts.body(call, held)
-            if attempts.view().has_lost(view):  # meanwhile
+            body = steps.body(call, held)
+            if steps.view().has_lost(view):  # meanwhile
                 raise NotSentError(NoServer())
             while not call.token.is_revoked:
-                checkout = attempts.delegate._checkout(server, session)
+                checkout = steps.delegate._checkout(server, session)
                 with time_limit(call.deadline, server), checkout as connection:
-                    if attempts.doubts.has(connection) and not self._answers(connection):
+                    if steps.doubts.has(connection) and not self._answers(connection):
                         continue  # with another one
                     # A connection that was opened while its server changed its state believes for
                     # good that there are no sessions, and PyMongo would then write without
@@ -117,12 +103,12 @@ class ThreadAttempt(Job):
                     if _has_time(call.deadline, server):
                         reply = self._exchange(view, connection, body, session)
                         if reply is not None:
-                            attempts.learn_of_concern(reply, view, connection)
+                            steps.learn_of_concern(reply, view, connection)
                             return reply
                 break
             raise NotSentError(Expired())
         except _BrokenError:
-            attempts.doubts.add(server.pool)
+            steps.doubts.add(server.pool)
             raise
         finally:
             call.lease.drop()
@@ -136,7 +122,7 @@ class ThreadAttempt(Job):
             return False
         except OperationFailure:
             pass  # it has answered
-        self._attempts.doubts.end(connection)
+        self._steps.doubts.end(connection)
         return True
 
     def _exchange(
@@ -153,7 +139,7 @@ class ThreadAttempt(Job):
                     body,
                     codec_options=command.codec_options,
                     session=session,
-                    client=self._attempts.delegate,
+                    client=self._steps.delegate,
                     user_fields=command.user_fields,
                 )
         except ConnectionFailure as exc:

@@ -235,7 +235,7 @@ async def test_where_another_mongos_is_known_nobody_waits(monkeypatch):
         settled.append(server.address)
         return True
 
-    monkeypatch.setattr(Selection, "settle", settle)
+    monkeypatch.setattr(Selection, "still_takes_writes", settle)
     unreachable = {"ok": 0, "code": 6, "errorLabels": ["RetryableWriteError"]}
     failures = [OperationFailure("unreachable", 6, unreachable) for _ in range(2)]
     driver = Driver(*failures, OK)

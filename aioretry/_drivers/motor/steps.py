@@ -47,7 +47,7 @@ class NotSentError(Exception):
         self.result = result
 
 
-class Attempts:
+class Steps:
     """What all attempts of a client have in common.
 
     Args:
@@ -148,7 +148,7 @@ class Attempts:
     def failed(
         self, call: AttemptCall, error: BaseException, *, is_server_well: bool = False
     ) -> Failed | NotTried:
-        """Return what came of an attempt that was not."""
+        """Return what came of an attempt that was ended by an error."""
         if isinstance(error, NotSentError):
             return error.result
         if not isinstance(error, Exception):

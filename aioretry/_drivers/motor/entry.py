@@ -1,0 +1,112 @@
+"""An attempt under way, for whoever makes it and for whoever has it made."""
+
+import asyncio
+import contextlib
+import contextvars
+from typing import Protocol
+
+from aioretry._drivers.port import Address, AttemptCall, AttemptResult, NoRoom, Receiver
+from aioretry._drivers.threads import Job
+
+
+class Dispatcher(Protocol):
+    """Has attempts made."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def free(self, entry: "Entry") -> None:
+        """Have room for another attempt."""
+        ...
+
+    def opened(self, entry: "Entry", result: AttemptResult | None) -> None:
+        """Go on with an attempt for which a connection was opened, or end it with a result."""
+        ...
+
+    def abandon(self, entry: "Entry") -> bool:
+        """End an attempt without a result; return False if it must be waited for."""
+        ...
+
+
+class Ender(Protocol):
+    """An attempt that the event loop makes, as far as it can be ended before its time."""
+
+    def abandon(self) -> None:
+        """End it without a result."""
+        ...
+
+    def time_out(self) -> None:
+        """End it because it has taken too long."""
+        ...
+
+
+class ThreadJob(Job):
+    """What a thread does for an attempt."""
+
+    __slots__ = ()
+
+    def end(self) -> None:
+        """Give up what the thread waits for, if anybody gains by it."""
+        raise NotImplementedError
+
+
+class Entry:
+    """An attempt under way.
+
+    Args:
+        dispatch: Has it made.
+        call: What is tried.
+        receiver: Is told the result.
+    """
+
+    __slots__ = (
+        "_receiver",
+        "call",
+        "context",
+        "dispatch",
+        "had_opened",
+        "is_under_way",
+        "loop",
+        "on_loop",
+        "on_thread",
+        "opening",
+    )
+
+    def __init__(self, dispatch: Dispatcher, call: AttemptCall, receiver: Receiver) -> None:
+        self.dispatch = dispatch
+        self.loop = dispatch.loop
+        self.call = call
+        self._receiver = receiver
+        self.context = contextvars.copy_context()
+        self.had_opened = False
+        """Whether a connection was opened for it before."""
+
+        self.opening: Address | None = None
+        """Where a thread is opening a connection for it."""
+
+        self.is_under_way = False
+        self.on_loop: Ender | None = None
+        self.on_thread: ThreadJob | None = None
+
+    def land(self, result: AttemptResult) -> None:
+        """Have room for another attempt, and tell the result of this one."""
+        self.dispatch.free(self)
+        self.on_loop = self.on_thread = self.call.carrier = None
+        self._receiver.land(result)
+
+    def make_way(self) -> None:
+        """Let others try who found no room."""
+        self._receiver.make_way()
+
+    def land_from_thread(self, result: AttemptResult) -> None:
+        """Do as :meth:`land` on the event loop; called by a thread."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self.land, result)
+
+    def opened_from_thread(self, result: AttemptResult | None) -> None:
+        """Go on with it on the event loop, or end with a result; called by a thread."""
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self.loop.call_soon_threadsafe(self.dispatch.opened, self, result)
+
+    def start_again(self) -> None:
+        """Have the attempt begun anew, because its connection was gone."""
+        self.context.run(self.land, NoRoom())

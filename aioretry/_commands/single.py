@@ -98,22 +98,29 @@ class UpdateOrReplace:
 
     def command(self, target: Target) -> Command[UpdateResult]:
         """Return the command."""
+        # In PyMongo's order, so that of two mistakes the same one is told.
         validate_is_mapping("filter", self.filter)
         if self.operation == "replace_one":
             validate_ok_for_replace(self.update)  # type: ignore[arg-type]
+            self._check_let()
         else:
             validate_ok_for_update(self.update)
+            validate_list_or_none("array_filters", self.array_filters)
         is_multi = self.operation == "update_many"
-        if self.let is not None:
-            validate_is_mapping("let", self.let)
+        statement = self._statement(is_multi=is_multi)
+        self._check_let()
         options = target.encode_options(
             let=self.let,
             comment=self.comment,
             bypassDocumentValidation=self.bypass_document_validation,
         )
-        updates = [target.encode(self._statement(is_multi=is_multi))]
+        updates = [target.encode(statement)]
         body = {"update": target.collection, "ordered": True, "updates": updates, **options}
         return target.write(self.operation, "update", body, _update_result, holds_multi=is_multi)
+
+    def _check_let(self) -> None:
+        if self.let is not None:
+            validate_is_mapping("let", self.let)
 
     def _statement(self, *, is_multi: bool) -> dict[str, Any]:
         require_bool("upsert", self.upsert)
@@ -127,7 +134,6 @@ class UpdateOrReplace:
             validate_is_mapping("sort", self.sort)
             statement["sort"] = self.sort
         if self.array_filters is not None:
-            validate_list_or_none("array_filters", self.array_filters)
             statement["arrayFilters"] = self.array_filters
         return statement
 
@@ -184,15 +190,16 @@ class FindAndModify:
     def command(self, target: Target) -> Command[Any]:
         """Return the command."""
         self._check()
+        fields = self._fields()
         own_concern = self.options.get("writeConcern")
         concern = target.write_concern if own_concern is None else WriteConcern(**own_concern)
-        fields = target.encode(self._fields())
+        self._add_options(fields)
         return Command(
             self.operation,
             "findAndModify",
             target.database,
             target.collection,
-            {"findAndModify": target.collection, **top_level(fields)},
+            {"findAndModify": target.collection, **top_level(target.encode(fields))},
             concern,
             target.codec_options,
             {"value": 1},
@@ -201,28 +208,25 @@ class FindAndModify:
         )
 
     def _check(self) -> None:
+        # In PyMongo's order, so that of two mistakes the same one is told.
         if self.operation == "find_one_and_replace":
             validate_ok_for_replace(self.update)  # type: ignore[arg-type]
         elif self.operation == "find_one_and_update":
             validate_ok_for_update(self.update)
             validate_list_or_none("array_filters", self.array_filters)
         validate_is_mapping("filter", self.filter)
-        if self.let is not None:
-            validate_is_mapping("let", self.let)
 
     def _fields(self) -> dict[str, Any]:
         options = dict(self.options)
-        upsert = options.pop("upsert", self.upsert)
+        for name in ("upsert", "array_filters"):
+            options.pop(name, None)
         returned = options.pop("return_document", self.return_document)
-        array_filters = options.pop("array_filters", self.array_filters)
         if not isinstance(returned, bool):
             raise TypeError(
                 "return_document must be ReturnDocument.BEFORE or ReturnDocument.AFTER, "
                 f"not {type(returned)}"
             )
         collation = validate_collation_or_none(options.pop("collation", None))
-        if upsert is not None:
-            require_bool("upsert", upsert)
         fields: dict[str, Any] = {"query": self.filter, "new": returned}
         _set(fields, let=self.let)
         fields.update(options)
@@ -230,17 +234,23 @@ class FindAndModify:
             fields["remove"] = True
         else:
             fields["update"] = self.update
-        _set(
-            fields,
-            comment=self.comment,
-            fields=None if self.projection is None else fields_of(self.projection),
-            sort=None if self.sort is None else index_document(self.sort),
-            upsert=upsert,
-            arrayFilters=None if array_filters is None else list(array_filters),
-            hint=hint_of(self.hint),
-            collation=collation,
-        )
+        _set(fields, comment=self.comment, hint=hint_of(self.hint), collation=collation)
         return fields
+
+    def _add_options(self, fields: dict[str, Any]) -> None:
+        if self.let is not None:
+            validate_is_mapping("let", self.let)
+        if self.projection is not None:
+            fields["fields"] = fields_of(self.projection)
+        if self.sort is not None:
+            fields["sort"] = index_document(self.sort)
+        upsert = self.options.get("upsert", self.upsert)
+        if upsert is not None:
+            require_bool("upsert", upsert)
+            fields["upsert"] = upsert
+        array_filters = self.options.get("array_filters", self.array_filters)
+        if array_filters is not None:
+            fields["arrayFilters"] = list(array_filters)
 
 
 def _update_result(reply: Document) -> UpdateResult:

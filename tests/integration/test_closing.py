@@ -166,6 +166,8 @@ async def main():
         await things.insert_one({})
     os.kill(int(pid), signal.SIGSTOP)
     writes = [things.insert_one({}) for _ in range(20)]
+    for write in writes:  # nobody awaits some, and they may end before the loop does
+        write.add_done_callback(lambda write: write.cancelled() or write.exception())
     while not all(write._pending._call.token.is_sending for write in writes[:1]):
         await asyncio.sleep(0)
     if way == "closed":

@@ -1,17 +1,21 @@
 """The resilient write path for asyncio services on MongoDB, built on Motor.
 
-A module imports only from lower ones:
+A module imports only from lower lines; those above the public names import from these alone:
 
-    fastapi  aiohttp  _web               in a service: client, deadlines, problem details, keys
+    __main__  _demo  _doctor             the command line, the demo, the doctor
+    aiohttp  fastapi  _web               in a service: client, deadlines, problem details, keys
     idempotent  streams  telemetry       safe repetitions, aggregates that follow, hooks
-    client  database  collection  session
-                                         the face: Motor's classes, their writes retried
+    -                                    the public names
+    client                               Motor's classes, their writes retried
+    database  session
+    collection
     operation                            one operation: session, deadline, history
     _writes                              what a caller holds: single, bulk, group commit, resolve
-    _retry                               what is retried: the loop, selection, sessions, the verdict
+    _retry                               what is retried: the loop, selection, sessions, verdict
     _drivers                             how it is sent: the port, and Motor behind it
     _commands                            how it is built, and its reply read; pure
-    errors  events  deadlines  sources   what users see of a write, and say of it
+    events  sources                      what hooks and keys are told
+    deadlines  errors                    what users see of a write, and its time limit
 
 ``testing`` is the public test kit; it stands beside this table.
 """

@@ -11,24 +11,16 @@ from tests.house.figures import Source, complexity
 MOST_WAYS = 12
 PACKAGE = Path(aioretry.__file__).parent
 
-# A module imports only from rooms that stand further up in this list.
-RANKS = [
-    {"deadlines", "errors"},
-    {"events", "sources"},
-    {"_commands"},
-    {"_drivers"},
-    {"_retry"},
-    {"_writes"},
-    {"operation"},
-    {"collection"},
-    {"database", "session"},
-    {"client"},
-    {"__init__"},
-    {
-        *("__main__", "_demo", "_doctor", "_web"),
-        *("aiohttp", "fastapi", "idempotent", "streams", "telemetry"),
-    },
-]
+
+def ranks() -> list[set[str]]:
+    """The rooms of each rank, from below: what the package's docstring says."""
+    lines = [line[4:] for line in str(aioretry.__doc__).splitlines() if line.startswith("    ")]
+    rows = [set(line.split("   ")[0].split()) for line in lines]
+    names = rows.index({"-"})
+    return [*reversed(rows[names + 1 :]), {"__init__"}, set().union(*rows[:names])]
+
+
+RANKS = ranks()
 # What rooms of the highest rank may import beside the public names: a recipe of several writes says
 # itself what the outcome of all is.
 ABOVE = {
@@ -108,7 +100,7 @@ CORE = {module for rank in RANKS[:-1] for module in rank}
 
 
 def rank_of(room: str) -> int:
-    """The place of a room in the list."""
+    """How far up a room is."""
     return next(index for index, rank in enumerate(RANKS) if room in rank)
 
 
@@ -313,3 +305,10 @@ def test_what_outlives_its_caller_is_detached(path):
     }
     assert room_of(path) == "_demo" or STARTS_OF_AN_OPERATION.get(name, set()) == started
     assert not [call for call in calls if ast.unparse(call.func) == "thread.start"]
+
+
+def test_the_map_is_the_same_for_readers():
+    """The page for newcomers has the package's own map, which these tests read."""
+    lines = [line for line in str(aioretry.__doc__).splitlines() if line.startswith("    ")]
+    page = (PACKAGE.parent / "docs" / "internals.md").read_text()
+    assert "\n".join(lines) in page

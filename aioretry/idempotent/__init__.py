@@ -16,7 +16,7 @@ A module imports only from lower ones, and from aioretry's public names:
     _insert_once                        inserting a document once
     _many                               updating and deleting many, as often as it takes
     _operators  _pipelines  _filters    what an update does when it is run again (pure)
-    _repeat  _paths                     runs that are repeated; paths of fields (pure)
+    _repeat  _paths  _collections       runs that are repeated; paths of fields; collections (pure)
     _versioned                          documents that carry the hash of their content
     _versioned_steps                    their commands, and what the answers mean
     _versioned_repeats                  doing a step again after a lost reply

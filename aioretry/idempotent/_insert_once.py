@@ -1,9 +1,9 @@
 """Inserting a document once, whatever becomes of the answers."""
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -14,11 +14,10 @@ from pymongo.common import validate_is_document_type
 from pymongo.errors import ConfigurationError, DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
-from pymongo.results import InsertOneResult
-from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome
 from aioretry.errors import attach
+from aioretry.idempotent._collections import Collection
 from aioretry.idempotent._repeat import RunAgain, repeat
 
 __all__ = ["InsertConflict", "InsertOnceResult", "insert_once"]
@@ -31,23 +30,6 @@ _INDEX = re.compile(r"\bindex: (\S+)")
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
 )
-
-
-class Collection(Protocol):
-    """What is needed of a collection: ours, Motor's and PyMongo's asynchronous one have it."""
-
-    @property
-    def write_concern(self) -> WriteConcern: ...
-    @property
-    def codec_options(self) -> CodecOptions[Any]: ...
-    def insert_one(self, document: Any) -> Awaitable[InsertOneResult]: ...
-    def with_options(
-        self,
-        codec_options: Any = ...,
-        read_preference: Any = ...,
-        write_concern: Any = ...,
-        read_concern: Any = ...,
-    ) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

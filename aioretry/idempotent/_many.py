@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pymongo.common import validate_is_mapping, validate_ok_for_update
 from pymongo.errors import ConfigurationError, DuplicateKeyError, PyMongoError
 from pymongo.results import DeleteResult, UpdateResult
-from pymongo.write_concern import WriteConcern
 
 from aioretry.errors import copy_report
+from aioretry.idempotent._collections import Collection
 from aioretry.idempotent._operators import (
     Document,
     Update,
@@ -20,17 +20,6 @@ from aioretry.idempotent._operators import (
 from aioretry.idempotent._repeat import may_have_written, repeat
 
 __all__ = ["DeleteManyResult", "UpdateManyResult", "delete_many", "update_many"]
-
-
-class Collection(Protocol):
-    """What is needed of a collection: ours, Motor's and PyMongo's asynchronous one have it."""
-
-    @property
-    def write_concern(self) -> WriteConcern: ...
-    @property
-    def update_many(self) -> Any: ...
-    @property
-    def delete_many(self) -> Any: ...
 
 
 class UpdateManyResult(UpdateResult):

@@ -11,9 +11,10 @@ from pymongo.errors import InvalidOperation
 
 from aioretry import deadline
 from aioretry.errors import links_of
+from aioretry.idempotent._collections import Collection
 from aioretry.idempotent._pending_apply import Application
 from aioretry.idempotent._pending_cleanup import CleanUp, read_status
-from aioretry.idempotent._pending_sending import Collection, Documents, repeat
+from aioretry.idempotent._pending_sending import Documents, repeat
 from aioretry.idempotent._pending_update import (
     NewUpdate,
     validate_array_filters,

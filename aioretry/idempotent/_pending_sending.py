@@ -4,9 +4,8 @@ import asyncio
 import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from bson.codec_options import CodecOptions
 from pymongo.errors import (
     ConnectionFailure,
     ExecutionTimeout,
@@ -21,6 +20,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Deadline, Outcome, outcome_of
+from aioretry.idempotent._collections import Collection
 from aioretry.idempotent._pending_update import NEUTRAL, PendingUpdate
 from aioretry.idempotent._repeat import until_done
 
@@ -38,25 +38,6 @@ _PASSING = frozenset(
 )
 # What a server says of a command that it can't read, as one that is nested too deeply.
 _UNREADABLE = frozenset({2, 9, 14, 15, 22, 10334})
-
-
-class Collection(Protocol):
-    """What is needed of a collection: one of aioretry, of Motor, or of PyMongo's asyncio."""
-
-    @property
-    def codec_options(self) -> CodecOptions[Any]:
-        """How documents are encoded."""
-        ...
-
-    def with_options(
-        self,
-        codec_options: Any = None,
-        read_preference: Any = None,
-        write_concern: Any = None,
-        read_concern: Any = None,
-    ) -> Any:
-        """Give the same collection with other options."""
-        ...
 
 
 class Documents:

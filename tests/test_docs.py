@@ -227,21 +227,40 @@ def test_private_names_exist(page):
         pkgutil.resolve_name(f"aioretry.{name}")
 
 
+INTERNALS = (ROOT / "docs" / "internals.md").read_text().splitlines()
+PLACES = [line.split("|")[2] for line in INTERNALS if line.startswith("|")]
+FILES = re.compile(r"`([\w/]+\.py)`")
+NAMES = re.compile(r"`([A-Za-z_][\w.]*?)(?:\(\))?`")
+
+
 class TestInternals:
     """The page about the house."""
 
-    def test_rooms_exist(self):
-        """Every module that its tables name is there."""
-        text = (ROOT / "docs" / "internals.md").read_text()
-        lines = [line.split("|")[2] for line in text.splitlines() if line.startswith("|")]
-        named = {name.replace(".", "/") for name in re.findall(r"`([\w.]+)`", "".join(lines))}
-        assert len(named) > 20
+    def test_modules_exist(self):
+        """Every module that its map of the specification names is there."""
+        rows = [row for row in PLACES if not FILES.search(row)]
+        named = {name.replace(".", "/") for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+        assert len(named) > 5
         package = ROOT / "aioretry"
         assert [] == [
             name
             for name in sorted(named)
             if not (package / name).is_dir() and not (package / f"{name}.py").is_file()
         ]
+
+    @pytest.mark.parametrize("row", [row for row in PLACES if FILES.search(row)])
+    def test_places_exist(self, row):
+        """What a row says where to look for stands in one of the files that it names."""
+        folder, texts = ROOT / "aioretry", []
+        for name in FILES.findall(row):
+            found = [ROOT / name, ROOT / "aioretry" / name, folder / name]
+            path = next(path for path in found if path.is_file())
+            folder = path.parent
+            texts.append(path.read_text())
+        for name in set(NAMES.findall(row)) - set(FILES.findall(row)):
+            if not name.endswith(".py"):
+                definition = rf"^\s*(?:async )?(?:def|class) {name.split('.')[-1]}\b"
+                assert any(re.search(definition, text, re.MULTILINE) for text in texts), name
 
 
 class TestCommands:

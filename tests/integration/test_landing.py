@@ -122,7 +122,7 @@ class TestExceptions:
             "_retry.sessions.SessionLease.finish",
             "_drivers.motor.sessions.ImplicitSession.close",
             "_drivers.motor.connections.Connections.put",
-            "_drivers.motor.steps.Attempts.learn_of",
+            "_drivers.motor.steps.Steps.learn_of",
             "_retry.command_execution.Execution.settle",
         ],
     )

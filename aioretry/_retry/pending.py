@@ -85,14 +85,16 @@ class PendingAttempts:
 
     def pump(self) -> None:
         """Let those who wait try, in their order."""
+        has_started = False
         for lane in [*self._lanes.values()]:
             while lane and len(self._under_way) < self._size:
                 attempt, context = lane.popitem(last=False)
                 if not context.run(self._start_late, attempt):
                     self._put_first(attempt, context)
                     break
-        # The other one goes first the next time, so that none takes all the places.
-        self._lanes = dict(reversed(self._lanes.items()))
+                has_started = True
+        if has_started:  # the other one goes first the next time, so that none takes all places
+            self._lanes = dict(reversed(self._lanes.items()))
 
     def close(self, patience: float) -> None:
         """Give up what is not sent yet now, and the rest some seconds after the first call."""

@@ -119,3 +119,67 @@ async def test_a_server_that_came_back_meanwhile_is_not_taken_for_lost(server_ve
         )
         opened.set()
         assert [1] * len(inserts) == await asyncio.gather(*inserts)
+
+
+@pytest.mark.parametrize("pool_size", [1, 2, 3])
+async def test_a_small_pool_is_shared(replica_set, pool_size):
+    """Who waits for a connection gets one, though others go on writing over those there are."""
+    async with RetryClient(replica_set.uri, w=1, maxPoolSize=pool_size) as client:
+        collection = client.aioretry_tests.room
+        await collection.insert_one({})
+        done = [0] * 12
+
+        async def write_on(number):
+            while min(done) < 3:
+                await collection.update_one({"_id": number}, INCREMENT, upsert=True)
+                done[number] += 1
+
+        with anyio.fail_after(30):
+            await asyncio.gather(*map(write_on, range(len(done))))
+
+
+async def test_places_are_shared_by_iterators_and_others(replica_set):
+    """With one place for all attempts, none of both kinds waits for ever."""
+    async with RetryClient(replica_set.uri, w=1, max_concurrent_attempts=1) as client:
+        collection = client.aioretry_tests.room
+        await collection.insert_one({})
+        done = [0] * 8
+
+        async def write_on(number):
+            while min(done) < 3:
+                if number % 2:
+                    await collection.insert_many({"by": number} for _ in range(2))
+                else:
+                    await collection.update_one({"_id": number}, INCREMENT, upsert=True)
+                done[number] += 1
+
+        with anyio.fail_after(30):
+            await asyncio.gather(*map(write_on, range(len(done))))
+
+
+async def test_connections_that_the_loop_cannot_use(server_version, monkeypatch):
+    """More writes than threads hang over compressed ones; the others wait, and open nothing."""
+    async with (
+        ReplicaSet(members=1, version=server_version) as servers,
+        RetryClient(servers.uri, w=1, compressors="zlib") as client,
+    ):
+        collection = client.aioretry_tests.room
+        await collection.update_one({"_id": 1}, INCREMENT, upsert=True)
+        dispatch, opened = client._driver._dispatch, []
+        assert dispatch._connections.are_unusable
+        submit = dispatch._openers.submit
+        monkeypatch.setattr(
+            dispatch._openers, "submit", lambda job: (opened.append(job), submit(job))
+        )
+        await client.admin.command(
+            "configureFailPoint",
+            "failCommand",
+            mode={"times": THREADS},
+            data={"failCommands": ["update"], "blockConnection": True, "blockTimeMS": 1500},
+        )
+        writes = [collection.update_one({"_id": 1}, INCREMENT) for _ in range(THREADS + 8)]
+        pending = client._write_path.coordinator().pending
+        assert (THREADS, 8) == (len(pending._under_way), pending.waiting)
+        with anyio.fail_after(30):
+            await asyncio.gather(*writes)
+        assert [] == opened

@@ -273,6 +273,9 @@ class Connections:
         self._kept: list[LoopConnection] = []
         self._to_give_back = 0
         self._is_known = False
+        self.are_unusable = False
+        """Whether one was met that an event loop can't use; the client's others will be like it."""
+
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -280,11 +283,12 @@ class Connections:
         """Whether there are some that have done their work."""
         return bool(self._kept)
 
-    def take(self, pool: Any) -> LoopConnection | None:
+    def take(self, pool: Any, *, leaves_last: bool = False) -> LoopConnection | None:
         """Return an open connection to a server, without waiting; None if there is none.
 
         Args:
             pool: The server's pool.
+            leaves_last: Whether the last one that the pool may have is for whoever waits for it.
         """
         for index in range(len(self._kept) - 1, -1, -1):
             kept = self._kept[index]
@@ -294,12 +298,15 @@ class Connections:
                 if kept.is_fresh:
                     return kept
                 kept.give_back()
+        if leaves_last and pool.requests >= pool.max_pool_size - 1:
+            return None
         connection = take_idle(pool)
         if connection is None:
             return None
         self._is_known = self._is_known or is_known(pool, connection)
         if not (self._is_known and is_plain(connection)):
             pool.checkin(connection)
+            self.are_unusable = True
             return None
         taken = LoopConnection(self._loop, pool, connection)
         if taken.is_fresh:

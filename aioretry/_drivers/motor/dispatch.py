@@ -104,11 +104,14 @@ class Dispatch:
             attempt = entry.on_loop = LoopAttempt(
                 self._steps, self._connections, self._checkups, entry
             )
-            if attempt.begin():
+            # Those for which one is to be opened wait in the pool, if it is full.
+            is_waited_for = not entry.had_opened and call.server.address in self._opening
+            if attempt.begin(leaves_last=is_waited_for):
                 entry.is_under_way = True
                 return True
             entry.on_loop = None
-            if not entry.had_opened:
+            self._only_threads = self._connections.are_unusable
+            if not (entry.had_opened or self._only_threads):
                 return self._open(entry, call.server.address)
         if self._on_threads >= self._most:
             return False

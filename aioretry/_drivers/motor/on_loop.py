@@ -66,8 +66,11 @@ class LoopAttempt:
         self._is_late = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> bool:
+    def begin(self, *, leaves_last: bool = False) -> bool:
         """Send the command.
+
+        Args:
+            leaves_last: Whether the last connection that there may be is for who waits for it.
 
         Returns:
             False if that has to be done in another way; nothing was done then.
@@ -75,7 +78,9 @@ class LoopAttempt:
         call, steps = self._call, self._steps
         try:
             server = steps.driver_server(call)
-            self._connection = connection = self._connections.take(server.pool)
+            self._connection = connection = self._connections.take(
+                server.pool, leaves_last=leaves_last
+            )
             if connection is None:
                 return False
             self._round_trip_time = server.description.min_round_trip_time

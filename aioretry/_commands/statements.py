@@ -77,7 +77,7 @@ class Run:
         if missing > 0 and self._error is None:
             self._read(missing)
         statements = self._known[self._start : self._start + count]
-        if not statements and self._error is not None:
+        if count and not statements and self._error is not None:
             raise self._error
         return statements
 

@@ -213,3 +213,11 @@ class TestBatch:
             second.answers,
             second.is_merged,
         )
+
+
+def test_no_room_for_more_is_no_reason_to_tell_of_an_error():
+    """What was read before the iterator broke is sent first, however little a server takes."""
+    run = Run(Kind.INSERT, numbered(2, BrokenError()))
+    assert [0, 1] == numbers(run.peek(3))
+    assert [] == run.peek(0)
+    assert [0, 1] == numbers(run.peek(2))

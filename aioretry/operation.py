@@ -349,7 +349,10 @@ class Operation:
         if self._keyed is not None:
             return await self._write_keyed(self._keyed, coordinator, arguments, deadline, watch)
         write: Write[T] = Write(coordinator, lease, deadline, watch)
-        return await self._until_end(write.begin(arguments, self._target))
+        try:
+            return await write.begin(arguments, self._target)
+        finally:
+            self._end_write(write)
 
     async def _write_keyed(
         self,
@@ -391,13 +394,18 @@ class Operation:
         coordinator, lease, deadline = self._begin()
         watch = coordinator.watchers.watch(arguments.operation, self._target.namespace)
         write: BulkWrite[T] = BulkWrite(coordinator, lease, deadline, watch)
-        return await self._until_end(write.begin(arguments, self._target))
-
-    async def _until_end(self, write: RunningWrite[T]) -> T:
         try:
-            return await write
+            return await write.begin(arguments, self._target)
         finally:
-            self._end(write.attempts())
+            self._end_write(write)
+
+    def _end_write(self, write: RunningWrite[Any]) -> None:
+        # It goes on if what was to be sent could not be made for a reason that is no Exception, or
+        # if the coroutine that awaits it was closed.
+        if not write.done():
+            write.cancel()
+            self._end_lease(discard=True)
+        self._end(write.attempts())
 
     def _begin(self) -> tuple[Coordinator, LastingLease, Deadline | None]:
         if self._coordinator is None:
@@ -421,7 +429,7 @@ class Operation:
         if self._has_left:
             self._end_lease()
 
-    def _end_lease(self) -> None:
+    def _end_lease(self, *, discard: bool = False) -> None:
         lease, self._lease = self._lease, None
         if lease is not None and not lease.is_over:
-            lease.finish(discard=False)
+            lease.finish(discard=discard)

@@ -208,6 +208,7 @@ class KeyedWrites:
                 raise
             raise other from exc
         finally:
+            write.cancel()  # it has not ended if the coroutine that awaits it was closed
             attempts.extend(execution.attempts)
         self.replayed = _was_replayed(execution)
         return result

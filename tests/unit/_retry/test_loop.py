@@ -624,6 +624,39 @@ class TestOperation:
             with pytest.raises(InvalidOperation, match="has ended"):
                 call.lease.carry()
 
+    async def test_a_coroutine_that_is_closed_sends_no_more(self):
+        """Whoever drives it has given it up: what was lost is not sent again, nor by the next."""
+        driver = Driver("hold", OK, OK)
+        target = Target.of("db", "c", CodecOptions(), WriteConcern())
+        async with Operation(Path(driver), target, None) as op:
+            writing = op.insert_one({"_id": 7})
+            writing.send(None)
+            ((call, deliver),) = driver.held
+            call.number.take(call.lease.carry())
+            call.token.begin_sending()
+            writing.close()
+            call.lease.drop()
+            deliver(Failed(AutoReconnect("lost"), sent=True))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert 1 == len(driver.calls)
+            await op.insert_one({"_id": 8})
+            assert driver.calls[1].lease is not call.lease
+
+    async def test_what_ends_the_process_while_a_command_is_made(self):
+        """The operation is not busy for ever after it."""
+        driver = Driver(OK)
+        target = Target.of("db", "c", CodecOptions(), WriteConcern())
+
+        class Document(dict):
+            def __contains__(self, name):
+                raise KeyboardInterrupt
+
+        async with Operation(Path(driver), target, None) as op:
+            with pytest.raises(KeyboardInterrupt):
+                await op.insert_one(Document())
+            await op.insert_one({"_id": 8})
+
 
 async def test_gather_and_wait():
     """Writes are futures to asyncio's own functions."""

@@ -312,3 +312,17 @@ def test_the_map_is_the_same_for_readers():
     lines = [line for line in str(aioretry.__doc__).splitlines() if line.startswith("    ")]
     page = (PACKAGE.parent / "docs" / "internals.md").read_text()
     assert "\n".join(lines) in page
+
+
+@pytest.mark.parametrize("room", ["_commands", "_retry", "_writes"])
+def test_each_module_has_a_test_of_its_name(room):
+    """What needs no server is tested by itself; what rides on the driver is by real servers."""
+    unit = PACKAGE.parent / "tests" / "unit"
+    modules = [path.relative_to(PACKAGE) for path in (PACKAGE / room).rglob("*.py")]
+    assert len(modules) > 5
+    assert [] == [
+        module
+        for module in sorted(modules)
+        if module.stem != "__init__"
+        and not (unit / module.with_name(f"test_{module.name}")).exists()
+    ]

@@ -218,7 +218,8 @@ class TestInsertMany:
         _, bulk = steps_of(inserting([{"_id": 0}, raw, {"_id": 2}]))
         bodies(bulk)
         result = bulk.result()
-        assert (InsertManyResult, [0, 2]) == (type(result), result.inserted_ids)
+        assert ("insert_many", InsertManyResult) == (bulk.operation, type(result))
+        assert [0, 2] == result.inserted_ids
         assert result.acknowledged
 
 
@@ -256,7 +257,9 @@ class TestBulkRequests:
         """It is PyMongo's."""
         _, bulk = steps_of(writing([InsertOne({})]))
         bodies(bulk)
-        assert (BulkWriteResult, 1) == (type(bulk.result()), bulk.result().inserted_count)
+        result = bulk.result()
+        assert ("bulk_write", BulkWriteResult) == (bulk.operation, type(result))
+        assert (1, True) == (result.inserted_count, result.acknowledged)
 
 
 class TestOptions:

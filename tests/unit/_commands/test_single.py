@@ -49,7 +49,14 @@ class TestInsert:
     def test_with_id(self):
         """Any id stays, None too."""
         document = {"_id": None}
-        assert result(Insert(document), {"n": 1}).inserted_id is None
+        command = Insert(document).command(TARGET)
+        assert ("insert_one", "insert", False) == (
+            command.operation,
+            command.name,
+            command.holds_multi,
+        )
+        found = command.result({"n": 1})
+        assert (None, True) == (found.inserted_id, found.acknowledged)
         assert {"_id": None} == document
 
     def test_raw(self):
@@ -313,6 +320,10 @@ class TestFindAndModify:
             "arrayFilters": [{"e": 1}],
         } == sent(find_and("delete", options=options))
         assert before == options
+        nothing = find_and("delete", options={"upsert": None, "array_filters": None})
+        assert {"findAndModify": "c", "query": {"x": 1}, "new": False, "remove": True} == sent(
+            nothing
+        )
 
     @pytest.mark.parametrize(
         ("what", "update", "more", "kind", "text"),
@@ -365,7 +376,8 @@ class TestFindAndModify:
         """It holds a document of the user's, which the user's own options decode."""
         target = Target.of("db", "c", CodecOptions(bson.SON), WriteConcern())
         command = find_and("delete").command(target)
-        assert (target.codec_options, {"value": 1}, False) == (
+        assert ("findAndModify", target.codec_options, {"value": 1}, False) == (
+            command.name,
             command.codec_options,
             command.user_fields,
             command.holds_multi,

@@ -126,7 +126,6 @@ class PendingAttempts:
             attempt.land_soon(Unprepared(exc))
         except BaseException:  # it ends the process, or not
             attempt.land_soon(NoServer())
-            self._loop.call_soon(self.pump, context=self._context)
             raise
         return True
 

@@ -658,6 +658,22 @@ class TestRoom:
         assert blocking.so_far().address == A
         assert len(others) - 2 == sky.pending.waiting
 
+    @pytest.mark.parametrize("looks", [0, 1], ids=["landings alone", "looks between"])
+    def test_the_kinds_take_turns(self, looks):
+        """One place after the other is the one kind's and the other's, also after idle looks."""
+        sky = Sky(server(A), size=1)
+        under_way = sky.begin()
+        for _ in range(4):
+            sky.begin(may_block=True)
+            sky.begin()
+        for landing in range(8):
+            for _ in range(looks):
+                under_way.make_way()
+            _, land = sky.driver.calls[landing]
+            land(APPLIED)
+        kinds = [call.command.may_block for call, _ in sky.driver.calls[1:]]
+        assert [False, True] * 4 == kinds
+
     @pytest.mark.parametrize("ended", ["abandoned", "expired", "closed"])
     def test_what_ends_while_it_waits_is_forgotten_at_once(self, ended):
         """Its document, its timer and its caller's context are kept by nobody."""

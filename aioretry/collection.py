@@ -720,8 +720,8 @@ class RetryMotorCollection(AsyncIOMotorCollection[DocumentT]):
         )
 
     def _is_motors(self, session: Any, options: "dict[str, Any] | None" = None) -> bool:
-        own = None if options is None else options.get("writeConcern")
-        if isinstance(own, Mapping):
+        own = options.get("writeConcern") if options else None
+        if own is not None and isinstance(own, Mapping):
             acknowledged = own.get("w") != 0 or bool(own.get("j"))
         else:
             acknowledged = self.write_concern.acknowledged

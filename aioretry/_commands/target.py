@@ -32,11 +32,8 @@ class Target:
     """For the replies of insert, update and delete, which hold no documents of the user."""
 
     write_concern: WriteConcern
-
-    @property
-    def namespace(self) -> str:
-        """Database and collection, joined by a dot."""
-        return f"{self.database}.{self.collection}"
+    namespace: str
+    """Database and collection, joined by a dot."""
 
     @classmethod
     def of(
@@ -50,7 +47,10 @@ class Target:
         reply_codec_options = codec_options.with_options(
             unicode_decode_error_handler="replace", document_class=dict
         )
-        return cls(database, collection, codec_options, reply_codec_options, write_concern)
+        namespace = f"{database}.{collection}"
+        return cls(
+            database, collection, codec_options, reply_codec_options, write_concern, namespace
+        )
 
     def write(
         self,
@@ -81,7 +81,7 @@ class Target:
 
         What can't be encoded is refused here, before anything is sent.
         """
-        if isinstance(document, RawBSONDocument):
+        if type(document) is not dict and isinstance(document, RawBSONDocument):
             return document
         return RawBSONDocument(bson.encode(document, codec_options=self.codec_options))
 

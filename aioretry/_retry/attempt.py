@@ -87,6 +87,21 @@ class PendingAttempt:
         places: Where it has a place until then.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_began",
+        "_call",
+        "_driver",
+        "_execution",
+        "_loop",
+        "_noted",
+        "_places",
+        "_receiver",
+        "_timer",
+        "_token",
+        "may_block",
+    )
+
     def __init__(
         self,
         driver: Driver,

@@ -24,6 +24,18 @@ class SessionLease:
         is_asked: Whether it is for what was sent before, over a session that is not given back.
     """
 
+    __slots__ = (
+        "_carriers",
+        "_finished",
+        "_in_doubt",
+        "_is_asked",
+        "_is_given_back",
+        "_lock",
+        "_open_session",
+        "_session",
+        "turn",
+    )
+
     def __init__(
         self,
         open_session: Callable[[], ServerSession],
@@ -128,6 +140,8 @@ class SessionLease:
 
 class LastingLease(SessionLease):
     """A hold for writes one after the other, until one of them spoils the session."""
+
+    __slots__ = ()
 
     @property
     def is_over(self) -> bool:

@@ -38,6 +38,8 @@ class Write(RunningWrite[T]):
         watch: Who is told of its attempts and of its end, or None.
     """
 
+    __slots__ = ("_context", "_coordinator", "_deadline", "_execution", "_pending", "_session")
+
     def __init__(
         self,
         coordinator: Coordinator,

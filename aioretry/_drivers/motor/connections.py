@@ -25,7 +25,7 @@ class Receiver(Protocol):
     """Who waits for what comes over a connection."""
 
     def answer(self, data: bytes) -> None:
-        """Take the reply, without its header."""
+        """Take the reply, with its header."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -106,7 +106,7 @@ class LoopConnection:
         """Send a message, and have its reply received."""
         self._request_id = request_id
         self._receiver = receiver
-        self._write(memoryview(data))
+        self._write(data)
 
     def close(self) -> None:
         """Close it; it is still to be given back."""
@@ -158,11 +158,12 @@ class LoopConnection:
                 self._loop.remove_writer(self._descriptor)
         self._descriptor = -1
 
-    def _write(self, rest: memoryview) -> None:
+    def _write(self, rest: bytes | memoryview) -> None:
         if self._descriptor < 0:
             return
         try:
-            rest = rest[self._socket.send(rest, self._flags) :]
+            count = self._socket.send(rest, self._flags)
+            rest = memoryview(rest)[count:] if count < len(rest) else b""
         except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError):
             pass
         except OSError as exc:
@@ -207,7 +208,7 @@ class LoopConnection:
         if is_whole:
             if self._is_writing:
                 self.close()  # half a message was sent
-            self._receiver.answer(bytes(data[_HEADER.size :]))
+            self._receiver.answer(data if buffer is None else bytes(data))
         elif buffer is None:
             self._buffer = bytearray(data)
 

@@ -1,8 +1,10 @@
 """What PyMongo makes of documents, requests and errors."""
 
 from collections.abc import Iterable, Mapping
+from struct import Struct
 from typing import Any
 
+import bson
 from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
 from pymongo import message
 from pymongo.errors import PyMongoError
@@ -12,6 +14,10 @@ from aioretry._commands.encoded import EncodedDocuments
 # In an OP_MSG: its header and flags, the section of an empty body, and what a section of documents
 # that is called "_" begins with.
 _BEFORE_DOCUMENTS = 16 + 4 + 6 + 7
+# In a reply: its flags, the kind of its only section, and how large the document in that is.
+_SECTION = Struct("<IBi")
+_HEADER_SIZE = 16
+_BEFORE_BODY = _HEADER_SIZE + 5
 
 
 def encode_documents(
@@ -21,6 +27,23 @@ def encode_documents(
     # Public encoding takes one document a call, which costs more than a small document does.
     _, sent, _, largest = message._op_msg_uncompressed(0, {}, "_", documents, codec_options)
     return EncodedDocuments(sent[_BEFORE_DOCUMENTS:], len(documents), largest)
+
+
+def reply_in(
+    data: bytes, codec_options: CodecOptions[Any], user_fields: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the document in a reply, which has its header still.
+
+    Raises:
+        ProtocolError: It is more, or another thing, than one document.
+    """
+    flags, kind, size = _SECTION.unpack_from(data, _HEADER_SIZE)
+    if flags or kind or size != len(data) - _BEFORE_BODY:
+        message._OpMsg.unpack(data[_HEADER_SIZE:])  # says what is wrong, if anything is
+    reply: dict[str, Any] = bson._decode_all_selective(
+        data[_BEFORE_BODY:], codec_options, user_fields
+    )[0]
+    return reply
 
 
 def ping(connection: Any) -> tuple[int, bytes]:

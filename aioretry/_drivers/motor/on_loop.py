@@ -4,7 +4,6 @@ It costs no thread and no switch to one, which is most of what a small write cos
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 from pymongo import message
@@ -15,7 +14,7 @@ from aioretry import deadlines
 from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.motor.connections import Connections, LoopConnection
 from aioretry._drivers.motor.entry import Entry
-from aioretry._drivers.motor.messages import ping
+from aioretry._drivers.motor.messages import ping, reply_in
 from aioretry._drivers.motor.sessions import LoopSession
 from aioretry._drivers.motor.steps import NotSentError, Steps
 from aioretry._drivers.port import AttemptResult, Expired, Replied
@@ -101,9 +100,7 @@ class LoopAttempt:
         command, held = self._call.command, cast(LoopConnection, self._connection)
         connection = held.connection
         try:
-            reply = message._OpMsg.unpack(data).unpack_response(
-                codec_options=command.codec_options, user_fields=command.user_fields
-            )[0]
+            reply = reply_in(data, command.codec_options, command.user_fields)
             self._steps.hear(reply)
             if self._session is not None:
                 self._session.hear(reply)
@@ -225,30 +222,30 @@ class LoopAttempt:
 
     def _conclude(self, error: BaseException) -> AttemptResult:
         if self._connection is not None:
+            if isinstance(error, ConnectionFailure):
+                self._forget_session()
             if isinstance(error, PyMongoError):
-                self._survive(self._tell_driver, error, self._connection)
+                self._tell_driver(error, self._connection.connection)
             self._release()
         return self._steps.failed(self._call, error)
 
-    def _survive(self, call: Callable[..., object], *arguments: object) -> None:
-        """Call something that must not keep the attempt from landing, whatever it raises."""
-        try:
-            call(*arguments)
-        except Exception as exc:  # noqa: BLE001 - told to whoever looks after the loop
-            message = "an attempt of aioretry's was in trouble when it landed"
-            self._loop.call_exception_handler({"message": message, "exception": exc})
+    def _report(self, exc: Exception) -> None:
+        """Tell whoever looks after the loop of what must not keep the attempt from landing."""
+        message = "an attempt of aioretry's was in trouble when it landed"
+        self._loop.call_exception_handler({"message": message, "exception": exc})
 
-    def _tell_driver(self, error: PyMongoError, used: LoopConnection) -> None:
-        if isinstance(error, ConnectionFailure):
-            self._forget_session()
-        self._steps.learn_of(error, self._call.server, used.connection)
+    def _tell_driver(self, error: PyMongoError, connection: Any) -> None:
+        try:
+            self._steps.learn_of(error, self._call.server, connection)
+        except Exception as exc:  # noqa: BLE001 - it must land all the same
+            self._report(exc)
 
     def _end_broken(self, *, is_server_well: bool) -> None:
         broken, self._broken = self._broken, None
         if broken is not None:
             error, connection = broken
             if not is_server_well:
-                self._survive(self._steps.learn_of, error, self._call.server, connection)
+                self._tell_driver(error, connection)
             if not self._is_late:
                 self._land_broken(error, is_server_well=is_server_well)
 
@@ -258,15 +255,24 @@ class LoopAttempt:
 
     def _forget_session(self) -> None:
         if self._session is not None:
-            self._session.mark_dirty()
+            try:
+                self._session.mark_dirty()
+            except Exception as exc:  # noqa: BLE001 - it must land all the same
+                self._report(exc)
 
     def _release(self) -> None:
         used, self._connection = self._held(), None
         if self._timer is not None:
             self._timer.cancel()
-        self._survive(self._connections.put, used)
+        try:
+            self._connections.put(used)
+        except Exception as exc:  # noqa: BLE001 - it must land all the same
+            self._report(exc)
         if self._session is not None:
-            self._survive(self._call.lease.drop)
+            try:
+                self._call.lease.drop()
+            except Exception as exc:  # noqa: BLE001 - it must land all the same
+                self._report(exc)
 
     def _held(self) -> LoopConnection:
         if self._connection is None:

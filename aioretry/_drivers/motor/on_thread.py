@@ -86,7 +86,7 @@ class ThreadAttempt(ThreadJob):
         held = call.lease.carry()
         try:
             session = held.open(has_sessions=view.has_sessions)
-            body = steps.body(call, held)
+            body = steps.body(call, held, is_watched=steps.are_watched)
             if steps.view().has_lost(view):  # meanwhile
                 raise NotSentError(NoServer())
             while not call.token.is_revoked:

@@ -317,6 +317,8 @@ class ImplicitSession:
         ending: Ends it if it does not go back there; None if its end is somebody else's.
     """
 
+    __slots__ = ("__weakref__", "_delegate", "_ending", "_server_session")
+
     def __init__(
         self, delegate: pymongo.MongoClient[Any], ending: SessionEnding | None = None
     ) -> None:
@@ -325,7 +327,7 @@ class ImplicitSession:
         self._server_session: Any = None
 
     def next_number(self) -> int:
-        server_session = self._leased()
+        server_session = self._server_session or self._leased()
         server_session.inc_transaction_id()
         return int(server_session.transaction_id)
 
@@ -343,7 +345,7 @@ class ImplicitSession:
 
     def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
         if has_sessions:
-            server_session = self._leased()
+            server_session = self._server_session or self._leased()
             server_session.last_use = time.monotonic()
             body["lsid"] = server_session.session_id
         connection.send_cluster_time(body, None, self._delegate)

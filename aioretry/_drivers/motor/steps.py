@@ -107,11 +107,18 @@ class Steps:
             raise NotSentError(NoServer())
         return server
 
-    def body(self, call: AttemptCall, held: ServerSession) -> dict[str, Any]:
-        """Return the command as it is sent, with its transaction number."""
+    def body(
+        self, call: AttemptCall, held: ServerSession, *, is_watched: bool = False
+    ) -> dict[str, Any]:
+        """Return the command as it is sent, with its transaction number.
+
+        Args:
+            call: The attempt.
+            held: The session that it goes over.
+            is_watched: Whether somebody is shown it.
+        """
         command = call.command
-        options = command.codec_options
-        body = shown(command.body, options) if self.are_watched else dict(command.body)
+        body = shown(command.body, command.codec_options) if is_watched else {**command.body}
         body.update(call.options)
         if call.has_transaction_id:
             body["txnNumber"] = bson.Int64(call.number.take(held))

@@ -138,23 +138,30 @@ async def test_a_small_pool_is_shared(replica_set, pool_size):
             await asyncio.gather(*map(write_on, range(len(done))))
 
 
-async def test_places_are_shared_by_iterators_and_others(replica_set):
-    """With one place for all attempts, none of both kinds waits for ever."""
-    async with RetryClient(replica_set.uri, w=1, max_concurrent_attempts=1) as client:
+async def test_reads_over_the_same_pool_have_their_turns(replica_set):
+    """Writes that never pause, and may use each connection, leave one to a read that waits."""
+    async with RetryClient(
+        replica_set.uri, w=1, maxPoolSize=2, max_concurrent_attempts=2
+    ) as client:
         collection = client.aioretry_tests.room
-        await collection.insert_one({})
-        done = [0] * 8
+        await collection.insert_one({"_id": "read"})
+        reads = writes = 0
 
         async def write_on(number):
-            while min(done) < 3:
-                if number % 2:
-                    await collection.insert_many({"by": number} for _ in range(2))
-                else:
-                    await collection.update_one({"_id": number}, INCREMENT, upsert=True)
-                done[number] += 1
+            nonlocal writes
+            while reads < 5:
+                await collection.update_one({"_id": number}, INCREMENT, upsert=True)
+                writes += 1
+
+        async def read_on():
+            nonlocal reads
+            while reads < 5:
+                await collection.find_one({"_id": "read"})
+                reads += 1
 
         with anyio.fail_after(30):
-            await asyncio.gather(*map(write_on, range(len(done))))
+            await asyncio.gather(read_on(), *map(write_on, range(20)))
+    assert writes < 1000
 
 
 async def test_connections_that_the_loop_cannot_use(server_version, monkeypatch):

@@ -284,12 +284,16 @@ class Connections:
         """Whether there are some that have done their work."""
         return bool(self._kept)
 
-    def take(self, pool: Any, *, leaves_last: bool = False) -> LoopConnection | None:
+    def take(
+        self, pool: Any, *, has_waited: bool = True, is_awaited: bool = False
+    ) -> LoopConnection | None:
         """Return an open connection to a server, without waiting; None if there is none.
 
         Args:
             pool: The server's pool.
-            leaves_last: Whether the last one that the pool may have is for whoever waits for it.
+            has_waited: Whether somebody has waited for it in the pool. Who has not leaves the last
+                one that the pool may have to those who do.
+            is_awaited: Whether somebody is on the way to waiting there.
         """
         for index in range(len(self._kept) - 1, -1, -1):
             kept = self._kept[index]
@@ -299,7 +303,9 @@ class Connections:
                 if kept.is_fresh:
                     return kept
                 kept.give_back()
-        if leaves_last and pool.requests >= pool.max_pool_size - 1:
+        # PyMongo counts those who wait among the operations.
+        is_awaited = is_awaited or pool.operation_count > pool.requests
+        if is_awaited and not has_waited and pool.requests >= pool.max_pool_size - 1:
             return None
         connection = take_idle(pool)
         if connection is None:

@@ -105,8 +105,7 @@ class Dispatch:
                 self._steps, self._connections, self._checkups, entry
             )
             # Those for which one is to be opened wait in the pool, if it is full.
-            is_waited_for = not entry.had_opened and call.server.address in self._opening
-            if attempt.begin(leaves_last=is_waited_for):
+            if attempt.begin(is_awaited=call.server.address in self._opening):
                 entry.is_under_way = True
                 return True
             entry.on_loop = None

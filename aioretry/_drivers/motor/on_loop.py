@@ -65,11 +65,11 @@ class LoopAttempt:
         self._is_late = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, *, leaves_last: bool = False) -> bool:
+    def begin(self, *, is_awaited: bool = False) -> bool:
         """Send the command.
 
         Args:
-            leaves_last: Whether the last connection that there may be is for who waits for it.
+            is_awaited: Whether somebody is on the way to waiting for a connection in the pool.
 
         Returns:
             False if that has to be done in another way; nothing was done then.
@@ -78,7 +78,7 @@ class LoopAttempt:
         try:
             server = steps.driver_server(call)
             self._connection = connection = self._connections.take(
-                server.pool, leaves_last=leaves_last
+                server.pool, has_waited=self._entry.had_opened, is_awaited=is_awaited
             )
             if connection is None:
                 return False

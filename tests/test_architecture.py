@@ -52,8 +52,8 @@ INSIDE = {
         {"motor"},
     ],
     "_retry": [
-        {"losses", "server_selection", "sessions", "transactions", "verdict"},
-        {"monitoring"},
+        {"losses", "sessions", "topology_watch", "transactions", "verdict"},
+        {"monitoring", "server_selection"},
         {"command_execution"},
         {"attempt", "surfacing"},
         {"pending", "waiting"},

@@ -29,7 +29,7 @@ from aioretry.events import name_of
 
 # How long an attempt that is sending may outlive its deadline before it is left behind. The driver
 # ends it itself as a rule, with an error that says more.
-_GRACE = 0.25
+_AFTER_DEADLINE = 0.25
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class PendingAttempt:
         """Return the record of it as if it ended now, without an answer."""
         return self._record(sent=self._token.is_sending)
 
-    def abandon(self, reason: BaseException) -> None:
+    def disown(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
 
         Once it has begun, it is forgotten when it lands: its thread has to be freed if the server
@@ -241,7 +241,7 @@ class PendingAttempt:
             self._give_up_closed(sent=False)
         else:
             self._cancel_timer()
-            patience = min(patience, self._execution.time_left() + _GRACE)
+            patience = min(patience, self._execution.time_left() + _AFTER_DEADLINE)
             self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
     def land(self, result: Ending) -> None:
@@ -307,7 +307,7 @@ class PendingAttempt:
         if self._token.revoke():
             self._finish(Expired())
         elif self._call is None or not self._driver.time_out(self._call):
-            self._timer = self._loop.call_later(_GRACE, self._leave_behind)
+            self._timer = self._loop.call_later(_AFTER_DEADLINE, self._leave_behind)
 
     def _leave_behind(self) -> None:
         if self._receiver is not None:

@@ -31,6 +31,7 @@ from aioretry._retry.monitoring import Watch, Watchers
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import SessionLease
 from aioretry._retry.surfacing import forgotten, ineligible, too_late
+from aioretry._retry.topology_watch import TopologyWatch
 from aioretry._retry.verdict import (
     Failure,
     GiveUp,
@@ -83,8 +84,9 @@ class Coordinator:
         self.loop = loop
         self.policy = policy
         self.deadline = deadline
-        self.waits = ServerWaits(driver, loop, server_selection_timeout, most_waiting)
-        self.pending = PendingAttempts(driver, loop, most_under_way)
+        watch = TopologyWatch(driver, loop)
+        self.waits = ServerWaits(driver, loop, watch, server_selection_timeout, most_waiting)
+        self.pending = PendingAttempts(loop, watch, most_under_way)
         self.watchers = Watchers(hooks)
         self._hooks = hooks
         self._losses = Losses(loop)
@@ -173,7 +175,7 @@ class Coordinator:
         try:
             return await landed
         except asyncio.CancelledError as exc:
-            attempt.abandon(exc)
+            attempt.disown(exc)
             raise
 
     def _label(self, execution: Execution, error: Exception) -> None:

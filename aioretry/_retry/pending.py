@@ -6,15 +6,16 @@ from collections import OrderedDict
 
 from pymongo.errors import InvalidOperation
 
-from aioretry._drivers.port import Address, Driver, NoServer, TopologyView, Unprepared
+from aioretry._drivers.port import Address, NoServer, TopologyView, Unprepared
 from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.topology_watch import TopologyWatch
 
 _LOOK_EVERY = 0.05
 # How long an attempt may go on at a server that takes no more writes: its answer may be on its way.
-_GRACE = 0.1
+_AFTER_LOSS = 0.1
 # The same as long as no other server takes writes, so that nothing is gained by giving it up: one
 # broken connection makes the driver doubt a server until it has asked it again.
-_GRACE_ALONE = 1.0
+_AFTER_LOSS_OF_ALL = 1.0
 
 
 class PendingAttempts:
@@ -23,14 +24,14 @@ class PendingAttempts:
     Nobody looks while nothing is under way, nor at single attempts while the topology is the same.
 
     Args:
-        driver: Makes them.
         loop: The event loop.
+        watch: Looks at what the driver knows of the servers.
         size: How many may be under way at once; further ones wait.
     """
 
-    def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop, size: int) -> None:
-        self._driver = driver
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: TopologyWatch, size: int) -> None:
         self._loop = loop
+        self._watch = watch
         self._size = size
         self._under_way: dict[PendingAttempt, None] = {}
         # In two lanes, so that who needs a thread holds up nobody else.
@@ -42,8 +43,7 @@ class PendingAttempts:
         self._seen: object = None
         self._was_news = False
         self._is_closed = False
-        self._context = contextvars.Context()  # nobody's
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_watching = False
 
     def __repr__(self) -> str:
         return (
@@ -113,8 +113,9 @@ class PendingAttempts:
         if not attempt.start():
             return False
         self._under_way[attempt] = None
-        if self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_EVERY, self._look, context=self._context)
+        if not self._is_watching:
+            self._is_watching = True
+            self._watch.add(self, _LOOK_EVERY)
         return True
 
     def _start_late(self, attempt: PendingAttempt) -> bool:
@@ -129,22 +130,21 @@ class PendingAttempts:
             raise
         return True
 
-    def _look(self) -> None:
-        self._timer = None
+    def look(self, view: TopologyView | None) -> float | None:
+        """Give up what hangs at a stale primary, and let those who wait try at a new server."""
         if not self._under_way:
             self._doubted.clear()
-            return
-        self._timer = self._loop.call_later(_LOOK_EVERY, self._look, context=self._context)
-        try:
-            view = self._driver.view()
-        except Exception:  # noqa: BLE001 - closed, or of the user's server selector
-            return
+            self._is_watching = False
+            return None
+        if view is None:
+            return _LOOK_EVERY
         # An attempt that began with the view before is met by a second look.
         is_news = view.source is not self._seen
         if is_news or self._was_news or self._doubted:
             self._judge(view)
             self.pump()  # there may be another server
         self._seen, self._was_news = view.source, is_news
+        return _LOOK_EVERY
 
     def _judge(self, view: TopologyView) -> None:
         now = self._loop.time()
@@ -154,7 +154,7 @@ class PendingAttempts:
             if attempt.server is not None and view.has_lost(attempt.server)
         }
         is_alone = not view.writable
-        grace = _GRACE_ALONE if is_alone else _GRACE
+        grace = _AFTER_LOSS_OF_ALL if is_alone else _AFTER_LOSS
         for attempt, since in doubted.items():
             if now - since >= grace and (attempt.has_transaction_id or not is_alone):
                 attempt.lose_server()

@@ -10,12 +10,12 @@ from typing import Protocol
 import anyio
 
 from aioretry._drivers.port import Address, Driver, ServerView, TopologyView
-from aioretry.deadlines import detached
+from aioretry._retry.topology_watch import TopologyWatch
 
 _LOOK_EVERY = 0.005
 _WOKEN_AT_ONCE = 64
-_SETTLE_FOR = 0.1
-_SETTLE_LOOK_EVERY = 0.002
+_NEWS_WITHIN = 0.1
+_NEWS_EVERY = 0.002
 
 
 class Load(Protocol):
@@ -79,21 +79,26 @@ def others(
 
 
 class Selection:
-    """Who waits for a server, and the one task that looks for it. Bound to one event loop."""
+    """Who waits for a server that takes writes. Bound to one event loop.
 
-    def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        driver: Knows the servers, and looks for one while somebody waits.
+        loop: The event loop.
+        watch: Looks at what the driver knows.
+    """
+
+    def __init__(
+        self, driver: Driver, loop: asyncio.AbstractEventLoop, watch: TopologyWatch
+    ) -> None:
         self._driver = driver
         self._loop = loop
+        self._watch = watch
         # In the order in which they came.
         self._waiting: dict[asyncio.Future[bool], None] = {}
-        self._watcher: asyncio.Task[None] | None = None
+        self._is_looking = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} waiting={len(self._waiting)}>"
-
-    def has_server(self) -> bool:
-        """Tell whether a server takes writes now."""
-        return bool(self._driver.view().writable)
 
     async def wait_for_server(self, until: float) -> bool:
         """Wait until a server takes writes.
@@ -104,20 +109,32 @@ class Selection:
 
         Returns:
             False if the time was over first.
-
-        Raises:
-            InvalidOperation: The client was closed.
         """
         woken: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[woken] = None
         timer = None if math.isinf(until) else self._loop.call_at(until, _end, woken)
         try:
-            self._ensure_watcher()
+            self._begin_looking()
             return await woken
         finally:
             self._waiting.pop(woken, None)
             if timer is not None:
                 timer.cancel()
+            if not self._waiting:
+                self._driver.stop_probing()
+
+    def look(self, view: TopologyView | None) -> float | None:
+        """Wake those who wait if there is a server, or an error that each of them meets."""
+        if not self._waiting:
+            self._is_looking = False
+            return None
+        if view is not None and not view.writable:
+            return _LOOK_EVERY
+        # Thousands that wake at once would hold up everybody else.
+        for woken in list(itertools.islice(self._waiting, _WOKEN_AT_ONCE)):
+            del self._waiting[woken]
+            _end(woken, found=True)
+        return 0.0
 
     async def still_takes_writes(self, server: ServerView) -> bool:
         """Let the driver catch up with what an attempt has just learnt of a server.
@@ -130,42 +147,48 @@ class Selection:
 
         Returns:
             Whether the server still takes writes, for all that is known.
+
+        Raises:
+            InvalidOperation: The client was closed.
         """
-        with anyio.move_on_after(_SETTLE_FOR):
-            while not self._has_news_of(server):  # noqa: ASYNC110 - nobody tells
-                await anyio.sleep(_SETTLE_LOOK_EVERY)
+        news = _News(server, self._loop.create_future())
+        if not news.are_in(self._driver.view()):
+            self._watch.add(news, _NEWS_EVERY)
+            with anyio.move_on_after(_NEWS_WITHIN):
+                await news.told
         return server.address in self._driver.view().writable
 
-    def _has_news_of(self, server: ServerView) -> bool:
-        known = self._driver.view().writable.get(server.address)
-        return known is None or known.source is not server.source
-
-    def _ensure_watcher(self) -> None:
-        if self._watcher is None or self._watcher.done():
-            create = self._loop.create_task
-            self._watcher = detached(create, self._watch(), name="aioretry-selection")
-
-    async def _watch(self) -> None:
+    def _begin_looking(self) -> None:
         with contextlib.suppress(RuntimeError):  # no thread to be had; the driver looks by itself
             self._driver.start_probing()
-        try:
-            while self._waiting:
-                if self._should_wake():
-                    # Thousands that wake at once would hold up everybody else.
-                    for woken in list(itertools.islice(self._waiting, _WOKEN_AT_ONCE)):
-                        del self._waiting[woken]
-                        _end(woken, found=True)
-                    await asyncio.sleep(0)
-                else:
-                    await asyncio.sleep(_LOOK_EVERY)
-        finally:
-            self._driver.stop_probing()
+        if not self._is_looking:
+            self._is_looking = True
+            self._watch.add(self, 0.0)
 
-    def _should_wake(self) -> bool:
-        try:
-            return self.has_server()
-        except Exception:  # noqa: BLE001 - whoever waits meets it too, and can raise it
-            return True
+
+class _News:
+    """What the driver hears of a server after a moment.
+
+    Args:
+        server: The server as it was known then.
+        told: Is done once there are any.
+    """
+
+    def __init__(self, server: ServerView, told: asyncio.Future[None]) -> None:
+        self._server = server
+        self.told = told
+
+    def are_in(self, view: TopologyView) -> bool:
+        known = view.writable.get(self._server.address)
+        return known is None or known.source is not self._server.source
+
+    def look(self, view: TopologyView | None) -> float | None:
+        if self.told.done():
+            return None
+        if view is None or self.are_in(view):
+            self.told.set_result(None)
+            return None
+        return _NEWS_EVERY
 
 
 def _end(woken: asyncio.Future[bool], *, found: bool = False) -> None:

@@ -17,6 +17,7 @@ from aioretry._retry.monitoring import Watch
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import NO_LEASE
 from aioretry._retry.surfacing import nobody_found, too_late, too_many_wait
+from aioretry._retry.topology_watch import TopologyWatch
 from aioretry.deadlines import Deadline
 
 
@@ -26,16 +27,22 @@ class ServerWaits:
     Args:
         driver: Knows the servers.
         loop: The event loop.
+        watch: Looks at what the driver knows.
         timeout: How long to wait for a server at most, in seconds.
         most: How many writes may wait at once.
     """
 
     def __init__(
-        self, driver: Driver, loop: asyncio.AbstractEventLoop, timeout: float, most: int
+        self,
+        driver: Driver,
+        loop: asyncio.AbstractEventLoop,
+        watch: TopologyWatch,
+        timeout: float,
+        most: int,
     ) -> None:
         self._driver = driver
         self._loop = loop
-        self._selection = Selection(driver, loop)
+        self._selection = Selection(driver, loop, watch)
         self._timeout = timeout
         self._most = most
         self._count = 0
@@ -63,7 +70,7 @@ class ServerWaits:
             TooManyWaiting: There are too many already.
             InvalidOperation: The client was closed.
         """
-        if self._selection.has_server():
+        if self._driver.view().writable:
             return
         if self._count + sum(queue.waiting for queue in self.queues) >= self._most:
             raise too_many_wait(self._most, execution)

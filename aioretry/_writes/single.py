@@ -102,7 +102,7 @@ class Write(RunningWrite[T]):
 
     def _abandon(self, reason: BaseException) -> None:
         if self._pending is not None:
-            self._pending.abandon(reason)
+            self._pending.disown(reason)
 
     def attempts(self) -> Sequence[Attempt]:
         """Return what was tried for the write."""

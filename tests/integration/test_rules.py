@@ -428,7 +428,7 @@ class TestRetrying:
     async def test_after_a_write_concern_error(self, monkeypatch):
         """A retryable writeConcernError updates the topology as an error does: the retry waits
         until the server's next hello is known, and for another primary if it is none any more."""
-        monkeypatch.setattr("aioretry._retry.server_selection._SETTLE_FOR", 10.0)
+        monkeypatch.setattr("aioretry._retry.server_selection._NEWS_WITHIN", 10.0)
         secondary = {"isWritablePrimary": False, "ismaster": False, "secondary": True}
         one, two, three = (
             {"topologyVersion": {"processId": bson.ObjectId(b"p" * 12), "counter": bson.Int64(n)}}

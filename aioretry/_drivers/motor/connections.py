@@ -307,6 +307,9 @@ class Connections:
         is_awaited = is_awaited or pool.operation_count > pool.requests
         if is_awaited and not has_waited and pool.requests >= pool.max_pool_size - 1:
             return None
+        return self._take_out(pool)
+
+    def _take_out(self, pool: Any) -> LoopConnection | None:
         connection = take_idle(pool)
         if connection is None:
             return None

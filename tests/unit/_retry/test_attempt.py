@@ -297,8 +297,8 @@ class TestAbandoned:
         """The reason is its error, once; nothing is delivered, and its place is kept."""
         execution = stage.execution()
         attempt = stage.start(execution, sent=sent)
-        attempt.abandon(REASON)
-        attempt.abandon(KeyError("again"))
+        attempt.disown(REASON)
+        attempt.disown(KeyError("again"))
         (record,) = execution.attempts
         assert (sent, REASON) == (record.sent, record.error)
         assert [(record, 1)] == stage.log
@@ -318,7 +318,7 @@ class TestAbandoned:
         execution = stage.execution(Deadline.after(60, stage.loop.time))
         execution.lease.carry()
         attempt = stage.start(execution, sent=sent)
-        attempt.abandon(REASON)
+        attempt.disown(REASON)
         execution.lease.finish(discard=True)
         attempt.land(late)
         execution.lease.drop()

@@ -28,6 +28,7 @@ from aioretry._retry.attempt import Ineligible, PendingAttempt
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import SessionLease
+from aioretry._retry.topology_watch import TopologyWatch
 from aioretry.deadlines import Deadline
 
 A, B = ("a", 1), ("b", 1)
@@ -48,8 +49,11 @@ class Timer:
     """Something that a loop calls when its time has come."""
 
     def __init__(self, loop, when, callback, args):
-        self.loop, self.when = loop, when
+        self.loop, self.at = loop, when
         self.call = lambda: callback(*args)
+
+    def when(self):
+        return self.at
 
     def cancel(self):
         if self in self.loop.timers:
@@ -67,7 +71,10 @@ class Loop:
         return self.now
 
     def call_later(self, delay, callback, *args, context=None):
-        timer = Timer(self, self.now + delay, callback, args)
+        return self.call_at(self.now + delay, callback, *args)
+
+    def call_at(self, when, callback, *args, context=None):
+        timer = Timer(self, when, callback, args)
         self.timers.append(timer)
         return timer
 
@@ -77,10 +84,10 @@ class Loop:
     def pass_by(self, seconds):
         """Let time pass, and call what is due in it."""
         end = self.now + seconds
-        while due := [timer for timer in self.timers if timer.when <= end]:
-            timer = min(due, key=lambda one: one.when)
+        while due := [timer for timer in self.timers if timer.at <= end]:
+            timer = min(due, key=lambda one: one.at)
             self.timers.remove(timer)
-            self.now = timer.when
+            self.now = timer.at
             timer.call()
         self.now = end
 
@@ -133,7 +140,8 @@ class Sky:
     def __init__(self, *servers, size=100):
         self.loop = Loop()
         self.driver = Driver(*servers)
-        self.pending = PendingAttempts(self.driver, self.loop, size)
+        watch = TopologyWatch(self.driver, self.loop)
+        self.pending = PendingAttempts(self.loop, watch, size)
         self.results = []
         self.numbering = Numbering.IF_SUPPORTED
         self.deprioritized = frozenset()
@@ -338,7 +346,7 @@ class TestSlots:
         """It is never sent, and takes nobody's place."""
         sky = Sky(server(A), size=1)
         sky.begin()
-        sky.begin().abandon(KeyError())
+        sky.begin().disown(KeyError())
         sky.begin()
         _call, land = sky.driver.calls[0]
         land(APPLIED)
@@ -492,7 +500,7 @@ class TestCancelled:
         sky = Sky(server(A))
         attempt = sky.launch()
         call = sky.driver.calls[0][0]
-        attempt.abandon(KeyError())
+        attempt.disown(KeyError())
         sky.loop.pass_by(10)
         assert [] == sky.driver.abandoned
         sky.driver.know(server(B))
@@ -506,7 +514,7 @@ class TestCancelled:
         """When its thread is done nobody looks any more."""
         sky = Sky(server(A))
         attempt = sky.launch()
-        attempt.abandon(KeyError())
+        attempt.disown(KeyError())
         sky.answer(APPLIED)
         sky.driver.know(server(B))
         sky.loop.pass_by(1)
@@ -552,7 +560,7 @@ class TestClosing:
         """Its thread ends, too, if the server has not answered meanwhile."""
         sky = Sky(server(A))
         attempt = sky.launch()
-        attempt.abandon(KeyError())
+        attempt.disown(KeyError())
         sky.pending.close(2.0)
         sky.loop.pass_by(3)
         assert ([], 1) == (sky.results, len(sky.driver.abandoned))
@@ -638,7 +646,7 @@ class TestRoom:
     def test_after_all_there_was_none_for_one_that_was_given_up(self):
         """Nobody waits for it any more, so that it does not either."""
         sky = Sky(server(A))
-        sky.launch(sent=False).abandon(KeyError())
+        sky.launch(sent=False).disown(KeyError())
         sky.answer(NoRoom())
         assert ([], 0) == (sky.results, sky.pending.waiting)
 
@@ -682,7 +690,7 @@ class TestRoom:
         attempt = weakref.ref(sky.begin(Deadline.after(60)))
         match ended:
             case "abandoned":
-                attempt().abandon(KeyError())
+                attempt().disown(KeyError())
             case "expired":
                 sky.loop.pass_by(61)
             case "closed":
@@ -690,7 +698,7 @@ class TestRoom:
         del sky.execution
         gc.collect()
         assert (0, None) == (sky.pending.waiting, attempt())
-        assert not [one for one in sky.loop.timers if one.when > sky.loop.now + 1]
+        assert not [one for one in sky.loop.timers if one.at > sky.loop.now + 1]
 
     def test_what_ends_the_process_leaves_nobody_behind(self):
         """A start that raises it takes no other's turn."""

@@ -19,6 +19,7 @@ from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import SessionLease
+from aioretry._retry.topology_watch import TopologyWatch
 from aioretry._writes.group.queue import Coalescing, InsertQueue
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
@@ -63,6 +64,12 @@ class Driver:
         pass
 
 
+def selection_of(driver):
+    """Who waits for a server, on the running event loop."""
+    loop = asyncio.get_running_loop()
+    return Selection(driver, loop, TopologyWatch(driver, loop))
+
+
 class Turns:
     """Counts the turns of the event loop."""
 
@@ -81,7 +88,7 @@ class Turns:
 async def test_woken_in_order_and_a_few_at_a_time():
     """At most 64 of 1,000 go on in one turn of the event loop, which is free in between."""
     driver, loop = Driver(), asyncio.get_running_loop()
-    selection = Selection(driver, loop)
+    selection = selection_of(driver)
     woken = []
     turns = Turns(loop)
 
@@ -106,7 +113,7 @@ async def test_woken_in_order_and_a_few_at_a_time():
 async def test_a_few_are_cancelled_meanwhile():
     """Who is cancelled while it waits holds up nobody and is not missed."""
     driver, loop = Driver(), asyncio.get_running_loop()
-    selection = Selection(driver, loop)
+    selection = selection_of(driver)
     tasks = [asyncio.create_task(selection.wait_for_server(loop.time() + 60)) for _ in range(200)]
     await asyncio.sleep(0)
     for task in tasks[::2]:
@@ -163,7 +170,7 @@ async def test_looked_for_in_nobodys_context():
             return super().view()
 
     driver = Noting()
-    selection = Selection(driver, asyncio.get_running_loop())
+    selection = selection_of(driver)
     request.set(7)
     waiting = asyncio.ensure_future(selection.wait_for_server(float("inf")))
     while not seen:

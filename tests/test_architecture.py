@@ -52,7 +52,7 @@ INSIDE = {
         {"motor"},
     ],
     "_retry": [
-        {"losses", "sessions", "topology_watch", "transactions", "verdict"},
+        {"losses", "sessions", "lookout", "transactions", "verdict"},
         {"monitoring", "server_selection"},
         {"command_execution"},
         {"attempt", "surfacing"},

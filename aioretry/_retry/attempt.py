@@ -21,6 +21,7 @@ from aioretry._drivers.port import (
     Replied,
     ServerView,
     Token,
+    Unprepared,
 )
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.server_selection import Load, choose, others
@@ -37,8 +38,8 @@ class Ineligible:
     """Nothing was tried: the server can't retry writes, and this was a retry."""
 
 
-Ending: TypeAlias = AttemptResult | Ineligible
-"""How an attempt ended."""
+Ending: TypeAlias = Replied | Failed | NoServer | Unprepared | Expired | Ineligible
+"""How an attempt ended; where there is no room, it waits."""
 
 
 class Receiver(Protocol):
@@ -59,10 +60,10 @@ class Landed(asyncio.Future[Ending]):
 
 
 class Places(Load, Protocol):
-    """Where an attempt takes a place for as long as it is under way."""
+    """The places for attempts under way, and the queue for one."""
 
     def remove(self, attempt: "PendingAttempt") -> None:
-        """Let others have its place, or its place among those who wait for one."""
+        """Take an attempt out of its place or the queue, and start those who wait."""
         ...
 
     def wait_again(self, attempt: "PendingAttempt") -> None:
@@ -75,7 +76,10 @@ class Places(Load, Protocol):
 
 
 class PendingAttempt:
-    """One attempt, which ends once: with what the driver says, by its deadline, or abandoned.
+    """One attempt, which ends once: with what the driver says, by its deadline, or disowned.
+
+    It waits for its place first (and has no call), is with the driver then, and is over when its
+    receiver was told. If that has left it before, it stays with the driver until its end.
 
     Its record becomes part of the execution's history.
 
@@ -129,8 +133,8 @@ class PendingAttempt:
         """Whether nobody waits for its result any more."""
         return self._receiver is None
 
-    def begin(self) -> None:
-        """Count as the command's attempt from now on, until its deadline."""
+    def register(self) -> None:
+        """Be the command's attempt under way, and end by its deadline."""
         execution = self._execution
         execution.pending = self
         if execution.deadline is not None and execution.deadline.is_limited:
@@ -185,7 +189,7 @@ class PendingAttempt:
 
     @property
     def server(self) -> ServerView | None:
-        """The server that it waits for, or None."""
+        """The server, while the attempt may be given up and made again; None before that."""
         call = self._call
         return None if call is None or not call.is_waiting else call.server
 
@@ -206,8 +210,9 @@ class PendingAttempt:
     def disown(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
 
-        Once it has begun, it is forgotten when it lands: its thread has to be freed if the server
-        is deposed, and it ends by its deadline as it would have.
+        If the driver has it already, it keeps its place and its timer until the driver tells its
+        end, so that a lost server or the deadline can free its thread. What a late answer says of
+        the write is still recorded.
         """
         if self._receiver is not None:
             record = self._note(sent=not self._token.revoke(), error=reason)
@@ -244,12 +249,14 @@ class PendingAttempt:
             patience = min(patience, self._execution.time_left() + _AFTER_DEADLINE)
             self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
-    def land(self, result: Ending) -> None:
+    def land(self, result: AttemptResult | Ineligible) -> None:
         """Take what came of it."""
-        if isinstance(result, NoRoom) and self._receiver is not None:
-            self._call = None
-            self._places.wait_again(self)
-            return
+        if isinstance(result, NoRoom):
+            if self._receiver is not None:
+                self._call = None
+                self._places.wait_again(self)
+                return
+            result = NoServer()
         if isinstance(result, Replied):
             error = self._error_in(result.reply)
             if error is not None:
@@ -284,7 +291,7 @@ class PendingAttempt:
         finally:
             try:
                 receiver.land(result)
-            finally:  # not before: the next attempt finds the session that is given back
+            finally:  # after landing, which gives back a session that the next attempt can take
                 self._places.remove(self)
 
     def _free_thread(self) -> None:
@@ -333,7 +340,7 @@ class PendingAttempt:
         return record
 
     def _tell(self, record: Attempt) -> None:
-        # When the attempt has ended, because a hook may do as it likes.
+        # Last of all: a hook of the user's may cancel the write, or close the client.
         watch = self._execution.watch
         if watch is not None:
             watch.end_attempt(record, len(self._execution.attempts))

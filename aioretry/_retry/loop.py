@@ -17,7 +17,6 @@ from aioretry._drivers.port import (
     Driver,
     Expired,
     Failed,
-    NoRoom,
     NoServer,
     Policy,
     Replied,
@@ -26,12 +25,12 @@ from aioretry._drivers.port import (
 )
 from aioretry._retry.attempt import Ending, Ineligible, Landed, PendingAttempt, Receiver
 from aioretry._retry.command_execution import Execution, Numbering
+from aioretry._retry.lookout import Lookout
 from aioretry._retry.losses import Losses
 from aioretry._retry.monitoring import Watch, Watchers
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import SessionLease
 from aioretry._retry.surfacing import forgotten, ineligible, too_late
-from aioretry._retry.topology_watch import TopologyWatch
 from aioretry._retry.verdict import (
     Failure,
     GiveUp,
@@ -84,9 +83,9 @@ class Coordinator:
         self.loop = loop
         self.policy = policy
         self.deadline = deadline
-        watch = TopologyWatch(driver, loop)
-        self.waits = ServerWaits(driver, loop, watch, server_selection_timeout, most_waiting)
-        self.pending = PendingAttempts(loop, watch, most_under_way)
+        lookout = Lookout(driver, loop)
+        self.waits = ServerWaits(driver, loop, lookout, server_selection_timeout, most_waiting)
+        self.pending = PendingAttempts(loop, lookout, most_under_way)
         self.watchers = Watchers(hooks)
         self._hooks = hooks
         self._losses = Losses(loop)
@@ -107,7 +106,7 @@ class Coordinator:
         """Begin an attempt, of whose end somebody is told in a later turn of the event loop."""
         attempt = PendingAttempt(self.driver, self.loop, execution, receiver, self.pending)
         self.pending.add(attempt)
-        attempt.begin()
+        attempt.register()
         return attempt
 
     def close(self, patience: float) -> None:
@@ -154,9 +153,10 @@ class Coordinator:
                     self._label(execution, result.error)
                     lost = await self._has_lost_server(execution, result)
                     verdict = self._judge(execution, result, lost=lost)
+                    self._prepare_retry(execution, result.error, verdict)
                     await _sleep(verdict.wait)
-                case NoServer() | NoRoom():
-                    pass  # it was gone before anything was tried
+                case NoServer():
+                    pass  # the server was lost before anything was sent
                 case Ineligible():
                     raise ineligible(execution)
                 case Unprepared():
@@ -196,13 +196,13 @@ class Coordinator:
             if server is None or result.is_server_well or not may_be_retryable(error):
                 return False
             if is_mongos and result.sent and self._has_another(execution, server.address):
-                return False
+                return False  # a retry goes there, and need not wait for news of this one
             return not await self.waits.still_takes_writes(execution, server)
         except InvalidOperation as exc:  # the client was closed
             raise exc from error
 
     def _has_another(self, execution: Execution, failed: Address) -> bool:
-        """Tell whether a retry need not wait for news of the router that failed."""
+        """Tell whether there is a router that has not failed the command yet."""
         spent = execution.deprioritized | {failed}
         return any(address not in spent for address in self.driver.view().writable)
 
@@ -218,12 +218,15 @@ class Coordinator:
             case GiveUp():
                 raise self._surfacing(execution, verdict)
             case Retry():
-                execution.numbering = Numbering.REQUIRED if has_id else Numbering.NEVER
-                if verdict.deprioritize and server is not None:
-                    execution.deprioritized |= {server.address}
-                self._announce(execution, result.error, verdict)
-                _forget_frames(result.error)
                 return verdict
+
+    def _prepare_retry(self, execution: Execution, error: Exception, verdict: Retry) -> None:
+        has_id, server = execution.has_transaction_id, execution.server
+        execution.numbering = Numbering.REQUIRED if has_id else Numbering.NEVER
+        if verdict.deprioritize and server is not None:
+            execution.deprioritized |= {server.address}
+        self._announce(execution, error, verdict)
+        _forget_frames(error)
 
     def _surfacing(self, execution: Execution, verdict: GiveUp) -> Exception:
         error = verdict.error

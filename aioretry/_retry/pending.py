@@ -8,7 +8,7 @@ from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.port import Address, NoServer, TopologyView, Unprepared
 from aioretry._retry.attempt import PendingAttempt
-from aioretry._retry.topology_watch import TopologyWatch
+from aioretry._retry.lookout import Lookout
 
 _LOOK_EVERY = 0.05
 # How long an attempt may go on at a server that takes no more writes: its answer may be on its way.
@@ -25,13 +25,13 @@ class PendingAttempts:
 
     Args:
         loop: The event loop.
-        watch: Looks at what the driver knows of the servers.
+        lookout: Looks at what the driver knows of the servers.
         size: How many may be under way at once; further ones wait.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watch: TopologyWatch, size: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lookout: Lookout, size: int) -> None:
         self._loop = loop
-        self._watch = watch
+        self._lookout = lookout
         self._size = size
         self._under_way: dict[PendingAttempt, None] = {}
         # In two lanes, so that who needs a thread holds up nobody else.
@@ -115,7 +115,7 @@ class PendingAttempts:
         self._under_way[attempt] = None
         if not self._is_watching:
             self._is_watching = True
-            self._watch.add(self, _LOOK_EVERY)
+            self._lookout.add(self, _LOOK_EVERY)
         return True
 
     def _start_late(self, attempt: PendingAttempt) -> bool:
@@ -123,9 +123,9 @@ class PendingAttempts:
             return self._start(attempt)
         except InvalidOperation:  # the client was closed, which the next selection finds out
             attempt.land_soon(NoServer())
-        except Exception as exc:  # noqa: BLE001 - no thread, or of the user's server selector
+        except Exception as exc:  # noqa: BLE001 - no thread is left, or a user's selector raised
             attempt.land_soon(Unprepared(exc))
-        except BaseException:  # it ends the process, or not
+        except BaseException:  # the process may survive it, and then somebody waits for the attempt
             attempt.land_soon(NoServer())
             raise
         return True
@@ -138,7 +138,8 @@ class PendingAttempts:
             return None
         if view is None:
             return _LOOK_EVERY
-        # An attempt that began with the view before is met by a second look.
+        # Once more after a change: an attempt that began before it may not have been prepared yet
+        # at the first look, and what is not prepared does not wait for its server.
         is_news = view.source is not self._seen
         if is_news or self._was_news or self._doubted:
             self._judge(view)

@@ -10,7 +10,7 @@ from typing import Protocol
 import anyio
 
 from aioretry._drivers.port import Address, Driver, ServerView, TopologyView
-from aioretry._retry.topology_watch import TopologyWatch
+from aioretry._retry.lookout import Lookout
 
 _LOOK_EVERY = 0.005
 _WOKEN_AT_ONCE = 64
@@ -84,15 +84,13 @@ class Selection:
     Args:
         driver: Knows the servers, and looks for one while somebody waits.
         loop: The event loop.
-        watch: Looks at what the driver knows.
+        lookout: Looks at what the driver knows.
     """
 
-    def __init__(
-        self, driver: Driver, loop: asyncio.AbstractEventLoop, watch: TopologyWatch
-    ) -> None:
+    def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop, lookout: Lookout) -> None:
         self._driver = driver
         self._loop = loop
-        self._watch = watch
+        self._lookout = lookout
         # In the order in which they came.
         self._waiting: dict[asyncio.Future[bool], None] = {}
         self._is_looking = False
@@ -153,7 +151,7 @@ class Selection:
         """
         news = _News(server, self._loop.create_future())
         if not news.are_in(self._driver.view()):
-            self._watch.add(news, _NEWS_EVERY)
+            self._lookout.add(news, _NEWS_EVERY)
             with anyio.move_on_after(_NEWS_WITHIN):
                 await news.told
         return server.address in self._driver.view().writable
@@ -163,7 +161,7 @@ class Selection:
             self._driver.start_probing()
         if not self._is_looking:
             self._is_looking = True
-            self._watch.add(self, 0.0)
+            self._lookout.add(self, 0.0)
 
 
 class _News:

@@ -13,11 +13,11 @@ from pymongo.errors import InvalidOperation
 from aioretry._commands.command import Command
 from aioretry._drivers.port import Driver, ServerView
 from aioretry._retry.command_execution import Execution, Numbering
+from aioretry._retry.lookout import Lookout
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import NO_LEASE
 from aioretry._retry.surfacing import nobody_found, too_late, too_many_wait
-from aioretry._retry.topology_watch import TopologyWatch
 from aioretry.deadlines import Deadline
 
 
@@ -27,7 +27,7 @@ class ServerWaits:
     Args:
         driver: Knows the servers.
         loop: The event loop.
-        watch: Looks at what the driver knows.
+        lookout: Looks at what the driver knows.
         timeout: How long to wait for a server at most, in seconds.
         most: How many writes may wait at once.
     """
@@ -36,19 +36,19 @@ class ServerWaits:
         self,
         driver: Driver,
         loop: asyncio.AbstractEventLoop,
-        watch: TopologyWatch,
+        lookout: Lookout,
         timeout: float,
         most: int,
     ) -> None:
         self._driver = driver
         self._loop = loop
-        self._selection = Selection(driver, loop, watch)
+        self._selection = Selection(driver, loop, lookout)
         self._timeout = timeout
         self._most = most
         self._count = 0
         self._topology_text: tuple[object, str] = (None, "")
         self.queues: WeakSet[Any] = WeakSet()
-        """Where inserts wait that travel together, each with its number of those ``waiting``."""
+        """The queues of group commit; the inserts that are ``waiting`` in each count, too."""
 
     def can_begin(self, execution: Execution) -> bool:
         """Tell whether an attempt can begin now, without waiting for anything.
@@ -60,8 +60,8 @@ class ServerWaits:
             return False
         return bool(self._driver.view().writable)
 
-    def make_room(self, execution: Execution | None = None) -> None:
-        """Let one more write wait for a server, if there is none.
+    def check_room(self, execution: Execution | None = None) -> None:
+        """Refuse one more write that would wait for a server, where too many do.
 
         Args:
             execution: Its command; None if there is none yet.
@@ -124,9 +124,11 @@ class ServerWaits:
             self._add_wait(execution, began)
 
     async def _wait(self, execution: Execution) -> None:
-        count = 0 if execution.is_shared else 1  # each of those that share it was let by itself
+        # The inserts of a shared command are counted by their queue, each from its call on.
+        count = 0 if execution.is_shared else 1
         if count and not any(attempt.sent for attempt in execution.attempts):
-            self.make_room(execution)  # what is in doubt waits in any case
+            # A command that was sent may wait in any case: its outcome would stay unknown.
+            self.check_room(execution)
         seconds = min(self._timeout, execution.time_left())
         began = self._loop.time()
         is_there = False

@@ -176,7 +176,7 @@ class InsertQueue:
         insert.outages = self._outages
         try:
             insert.identify()
-            self._coordinator.waits.make_room()
+            self._coordinator.waits.check_room()
             if self._later or self._is_full():
                 self._later[insert] = None
             else:

@@ -104,7 +104,7 @@ class Stage:
         """Start an attempt, and have it send if it is to."""
         attempt = PendingAttempt(self, self.loop, execution, self, self)
         assert attempt.start()
-        attempt.begin()
+        attempt.register()
         if sent:
             assert self.calls[-1].token.begin_sending()
         return attempt

@@ -26,9 +26,9 @@ from aioretry._drivers.port import (
 )
 from aioretry._retry.attempt import Ineligible, PendingAttempt
 from aioretry._retry.command_execution import Execution, Numbering
+from aioretry._retry.lookout import Lookout
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import SessionLease
-from aioretry._retry.topology_watch import TopologyWatch
 from aioretry.deadlines import Deadline
 
 A, B = ("a", 1), ("b", 1)
@@ -140,7 +140,7 @@ class Sky:
     def __init__(self, *servers, size=100):
         self.loop = Loop()
         self.driver = Driver(*servers)
-        watch = TopologyWatch(self.driver, self.loop)
+        watch = Lookout(self.driver, self.loop)
         self.pending = PendingAttempts(self.loop, watch, size)
         self.results = []
         self.numbering = Numbering.IF_SUPPORTED
@@ -160,7 +160,7 @@ class Sky:
         self.execution.deprioritized = self.deprioritized
         attempt = PendingAttempt(self.driver, self.loop, self.execution, self, self.pending)
         self.pending.add(attempt)
-        attempt.begin()
+        attempt.register()
         return attempt
 
     def launch(self, at=A, *, sent=True, numbered=True, deadline=None):

@@ -16,10 +16,10 @@ from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Insert
 from aioretry._commands.target import Target
 from aioretry._drivers.port import Policy, ServerKind, ServerView, TopologyView
+from aioretry._retry.lookout import Lookout
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import SessionLease
-from aioretry._retry.topology_watch import TopologyWatch
 from aioretry._writes.group.queue import Coalescing, InsertQueue
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
@@ -67,7 +67,7 @@ class Driver:
 def selection_of(driver):
     """Who waits for a server, on the running event loop."""
     loop = asyncio.get_running_loop()
-    return Selection(driver, loop, TopologyWatch(driver, loop))
+    return Selection(driver, loop, Lookout(driver, loop))
 
 
 class Turns:

@@ -25,7 +25,7 @@ class Onlooker(Protocol):
         ...
 
 
-class TopologyWatch:
+class Lookout:
     """Looks at what the driver knows as often as the most impatient onlooker wants, or not at all.
 
     The driver's own events of its servers come late, and a look costs next to nothing.

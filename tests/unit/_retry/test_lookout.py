@@ -6,7 +6,7 @@ import contextvars
 import pytest
 
 from aioretry._drivers.port import TopologyView
-from aioretry._retry.topology_watch import TopologyWatch
+from aioretry._retry.lookout import Lookout
 
 
 class Driver:
@@ -49,7 +49,7 @@ async def driver():
 
 @pytest.fixture
 async def watch(driver):
-    return TopologyWatch(driver, asyncio.get_running_loop())
+    return Lookout(driver, asyncio.get_running_loop())
 
 
 async def test_one_look_serves_all(driver, watch):

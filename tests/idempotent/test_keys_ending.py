@@ -11,7 +11,7 @@ from aioretry.idempotent import Keys, _keys
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
 _REQUEST = contextvars.ContextVar("_REQUEST", default=None)
-_DEADLINE = 1.5
+_DEADLINE = 6.0
 
 
 class Ended(CommandListener):

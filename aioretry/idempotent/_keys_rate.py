@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from aioretry import Deadline, detached
+from aioretry.errors import refusal
 from aioretry.idempotent._errors import NoTurnError
 
 
@@ -105,9 +106,11 @@ class Rate(Queue):
             self._ensure_server()
             if await self._wait(caller, limit):
                 return
-        raise NoTurnError(
-            f"the deadline is over before it is this write's turn: keys may begin "
-            f"{1 / self._interval:.3g} writes a second; nothing was sent"
+        raise refusal(
+            NoTurnError(
+                f"the deadline is over before it is this write's turn: keys may begin "
+                f"{1 / self._interval:.3g} writes a second; nothing was sent"
+            )
         )
 
     def _ensure_server(self) -> None:
@@ -164,8 +167,11 @@ class Places(Queue):
         if self._free:
             self._free -= 1
         elif not await self._wait(caller, limit):
-            raise NoTurnError(
-                "the deadline is over; too many calls were before this one, and nothing was done"
+            raise refusal(
+                NoTurnError(
+                    "the deadline is over; too many calls were before this one, and nothing was "
+                    "done"
+                )
             )
         try:
             yield

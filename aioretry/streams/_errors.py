@@ -4,14 +4,18 @@ from typing import Final
 
 from bson.objectid import ObjectId
 from pymongo.errors import (
+    BulkWriteError,
     ConfigurationError,
     ConnectionFailure,
+    DocumentTooLarge,
     ExecutionTimeout,
     OperationFailure,
     PyMongoError,
 )
 
 _TOO_LARGE: Final = 10334
+# TransactionTooLarge, TransactionTooLargeForCache, and a command of too many bytes.
+_TOO_LARGE_FOR_A_TRANSACTION: Final = frozenset({257, 388, _TOO_LARGE})
 _NO_IMAGE: Final = 47
 _LOST: Final = {
     136: "the queue's oldest entries were overwritten before they were read",
@@ -78,9 +82,16 @@ class SourceError(StreamError):
 
 
 class ChangeTooLargeError(RebuildNeededError):
-    """One change moves more buckets than a transaction can apply while a lease lasts.
+    """One change moves more buckets than a transaction takes, or can apply while a lease lasts.
 
     A rebuild needs no such transaction. A longer ``lease_seconds`` helps, too.
+    """
+
+
+class BatchTooLargeError(StreamError):
+    """Several changes are more than the server takes in one transaction.
+
+    They were not applied, and are applied in smaller batches; nobody is raised this.
     """
 
 
@@ -118,7 +129,7 @@ def lost_position(exc: Exception) -> PositionLostError | None:
 def passes_by_itself(exc: BaseException) -> bool:
     """Tell whether it helps to begin again at the watermark."""
     if isinstance(exc, StreamError):
-        return isinstance(exc, LeaseLostError | WatermarkMovedError)
+        return isinstance(exc, BatchTooLargeError | LeaseLostError | WatermarkMovedError)
     if isinstance(exc, ConnectionFailure | ExecutionTimeout):
         return True
     if isinstance(exc, ConfigurationError):
@@ -128,6 +139,16 @@ def passes_by_itself(exc: BaseException) -> bool:
         return False
     labelled = any(exc.has_error_label(label) for label in _LABELS)
     return labelled or (isinstance(exc, OperationFailure) and _code_of(exc) in _PASSING)
+
+
+def exceeds_a_transaction(exc: BaseException) -> bool:
+    """Tell whether a commit was refused because of its size."""
+    if isinstance(exc, BulkWriteError):
+        errors = (exc.details or {}).get("writeErrors", ())
+        return any(error.get("code") in _TOO_LARGE_FOR_A_TRANSACTION for error in errors)
+    if isinstance(exc, OperationFailure):
+        return _code_of(exc) in _TOO_LARGE_FOR_A_TRANSACTION
+    return isinstance(exc, DocumentTooLarge)
 
 
 def _code_of(exc: OperationFailure) -> int:

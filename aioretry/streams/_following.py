@@ -17,9 +17,12 @@ from aioretry import RetryMotorClientSession, deadline, detached
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
 from aioretry.streams._errors import (
+    BatchTooLargeError,
     ChangeTooLargeError,
     NotBuiltError,
     RebuildNeededError,
+    StreamError,
+    exceeds_a_transaction,
     passes_by_itself,
 )
 from aioretry.streams._folding import Fold
@@ -232,7 +235,9 @@ class Following:
             self.watermark, self.is_wanted = await self.committer.commit(
                 self.watermark, fold, position, changes
             )
-        except BaseException:  # it may as well be cancelled, because the lease is over first
+        except BaseException as exc:  # it may be cancelled, too, because the lease is over first
+            if exceeds_a_transaction(exc):
+                raise self._too_large(len(fold), changes) from exc
             if time.monotonic() - self._begun > self.settings.lease_seconds / 2:
                 self.pace.divide(changes)
                 if is_large and not self._was_away and await self._is_still_there():
@@ -242,6 +247,15 @@ class Following:
             self._is_committing = False
         self.renewed = self.committed = began
         self.pace.succeed()
+
+    def _too_large(self, buckets: int, changes: int) -> StreamError:
+        self.pace.divide(changes)
+        if changes > 1:
+            return BatchTooLargeError(f"{changes} changes that move {buckets} buckets are too many")
+        return ChangeTooLargeError(
+            f"one change moves {buckets} buckets, which the server does not take in one "
+            "transaction: rebuild the aggregates"
+        )
 
     async def _is_still_there(self) -> bool:
         """Ask once more after a commit, shielded: it may have been cancelled."""

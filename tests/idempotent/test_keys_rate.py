@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from aioretry import Deadline, DeadlineExceeded
+from aioretry import Deadline, DeadlineExceeded, Outcome, outcome_of
 from aioretry.idempotent import NoTurnError
 from aioretry.idempotent._keys_rate import Places, Rate
 
@@ -201,6 +201,7 @@ async def test_places_in_rotation():
     await asyncio.gather(*tasks[2:])
     assert ["a", *"bc", *"aaaa"] == order
     async with places.place(Deadline.after(0.0)):
-        with pytest.raises(NoTurnError, match="too many calls were before"):
+        with pytest.raises(NoTurnError, match="too many calls were before") as caught:
             async with places.place(Deadline.after(0.01)):
                 pass
+    assert Outcome.NOT_APPLIED is outcome_of(caught.value)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
-from pymongo.errors import AutoReconnect
+from pymongo.errors import AutoReconnect, BulkWriteError
 
 from aioretry.streams import (
     ChangeStreamSource,
@@ -14,6 +14,7 @@ from aioretry.streams import (
     CounterOverflowError,
     _following,
 )
+from aioretry.streams._errors import exceeds_a_transaction
 from aioretry.streams._folding import part_of
 from aioretry.streams._pace import Pace
 from tests.streams.tagging import animal, of_change_stream
@@ -35,6 +36,37 @@ async def test_a_change_of_too_many_buckets(replica_set, documents, target, fres
     await documents.insert_one(animal(2, "x"))
     await aggregator.run(until_caught_up=True)
     assert tags() == fresh()
+
+
+@pytest.mark.parametrize("code", [257, 388, 10334])
+async def test_more_than_a_transaction_takes(replica_set, documents, target, fresh, tags, code):
+    """Batches that the server refuses are divided; a change alone is told of, and rebuilt."""
+    aggregator = of_change_stream(documents, target)
+    await aggregator.rebuild()
+    await documents.insert_many([animal(n, f"x{n}") for n in range(8)])
+    await documents.insert_one(animal(8, *(f"tag {n}" for n in range(50))))
+    refused = replica_set.faults.error(
+        code,
+        "update",
+        namespace=target.full_name,
+        times=None,
+        labels=(),
+        where=lambda command: len(command["updates"]) > 4,
+    )
+    async with refused, asyncio.timeout(100.0):
+        with pytest.raises(ChangeTooLargeError, match="moves 50 buckets") as caught:
+            await aggregator.run(until_caught_up=True)
+    assert code == caught.value.__cause__.code
+    assert {f"x{n}" for n in range(8)} == set(tags())
+    await aggregator.rebuild_after(caught.value)
+    assert tags() == fresh()
+
+
+@pytest.mark.parametrize("code", [257, 388, 10334, 2])
+def test_which_write_errors_say_so(code):
+    """In a bulk write the server's code stands in its write errors."""
+    error = BulkWriteError({"writeErrors": [{"index": 0, "code": code}]})
+    assert (code != 2) is exceeds_a_transaction(error)
 
 
 @pytest.fixture

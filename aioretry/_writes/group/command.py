@@ -35,6 +35,7 @@ from aioretry.errors import (
     attach,
     copy_of,
     copy_report,
+    outcome_of,
     report_of,
 )
 
@@ -217,7 +218,7 @@ class SharedInsert:
     def _tell(self, insert: CoalescedInsert, index: int, own: BaseException | None) -> None:
         gone = self._gone.get(index)
         if gone is not None:
-            if own is None:
+            if own is None or outcome_of(own) is Outcome.APPLIED:
                 self._acknowledge(gone)
             else:
                 copy_report(own, gone)

@@ -798,6 +798,21 @@ class TestLateAnswers:
         assert [0, 1] == [(await resolve(error)).inserted_id for error in errors]
         assert 1 == len(driver.flying)
 
+    async def test_when_the_last_one_leaves(self, driver, make):
+        """One that comes before all are told of their leaving is kept for each, too."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        flying = (await launched(driver)).prepare()
+        inserts[0].cancel()
+        (first,) = await all_of(inserts[:1])
+        inserts[1].cancel()
+        flying.reply()
+        (last,) = await all_of(inserts[1:])
+        await asyncio.sleep(0)
+        assert [APPLIED] * 2 == [outcome_of(first), outcome_of(last)]
+        assert [0, 1] == [(await resolve(error)).inserted_id for error in (first, last)]
+        assert 1 == len(driver.flying)
+
     async def test_to_what_is_asked_keep_it(self, driver, make):
         """A session over which somebody asks is not given back under it."""
         queue = make()

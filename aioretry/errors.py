@@ -231,11 +231,16 @@ def partial_result_of(exc: BaseException) -> PartialResult | None:
     return None if report is None else report.partial_result
 
 
+def own_report_of(exc: BaseException) -> Report | None:
+    """Return what is recorded on an exception itself."""
+    report = exc.__dict__.get(_REPORT)
+    return report if isinstance(report, Report) else None
+
+
 def report_of(exc: BaseException) -> Report | None:
     """Return what is recorded on an exception or on one that it came from."""
     for link in links_of(exc):
-        report = link.__dict__.get(_REPORT)
-        if isinstance(report, Report):
+        if (report := own_report_of(link)) is not None:
             return report
         if isinstance(link, PyMongoError) and link.has_error_label(_UNKNOWN_COMMIT):
             return None  # what a transaction met, while the error of a write was handled

@@ -82,6 +82,14 @@ class Operation:
     async def __aenter__(self) -> Self:
         if self._coordinator is not None:
             raise InvalidOperation("this operation was entered already")
+        if self._keyed is not None and self._has_left:
+            # Its writes would be further ones under the key, and not the same again.
+            raise refusal(
+                InvalidOperation(
+                    "an operation with a key can be entered once: to repeat its writes, make "
+                    "another one with the same key"
+                )
+            )
         self._coordinator = self._path.coordinator()
         self._deadline = self._path.deadline(self._timeout)
         if self._keyed is not None:

@@ -30,7 +30,7 @@ from aioretry._retry.transactions import (
 )
 from aioretry._writes.context import WritePath
 from aioretry.deadlines import Deadline, deadline, nearest
-from aioretry.errors import DeadlineExceeded, links_of
+from aioretry.errors import DeadlineExceeded, links_of, refusal
 
 __all__ = ["RetryMotorClientSession", "run_transaction"]
 
@@ -370,8 +370,10 @@ async def _commit(
 ) -> None:
     if limit is not None and limit.is_over and motor.has_begun_transaction(session):
         await _abort(session, _ABORT_TIMEOUT, for_certain=is_last)
-        raise DeadlineExceeded(
-            "the deadline was over before the transaction could be committed; it is aborted"
+        raise refusal(
+            DeadlineExceeded(
+                "the deadline was over before the transaction could be committed; it is aborted"
+            )
         )
     commit: Any = AsyncIOMotorClientSession.commit_transaction(session)  # typed as a coroutine
     try:

@@ -217,7 +217,7 @@ class PendingAttempt:
         if self._receiver is not None:
             record = self._note(sent=not self._token.revoke(), error=reason)
             self._fall_silent(is_told=self._token.is_sending)
-            if self._call is None:
+            if self._call is None or self._leaves_thread():
                 self._cancel_timer()
                 self._places.remove(self)
             self._tell(record)
@@ -312,9 +312,16 @@ class PendingAttempt:
 
     def _expire(self) -> None:
         if self._token.revoke():
+            self._leaves_thread()
             self._finish(Expired())
         elif self._call is None or not self._driver.time_out(self._call):
             self._timer = self._loop.call_later(_AFTER_DEADLINE, self._leave_behind)
+
+    def _leaves_thread(self) -> bool:
+        """Leave a thread to itself that may read for ever from an iterator of the user's."""
+        if self._call is None or self._token.is_sending or not self.may_block:
+            return False
+        return self._driver.abandon(self._call)
 
     def _leave_behind(self) -> None:
         if self._receiver is not None:

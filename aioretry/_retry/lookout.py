@@ -59,11 +59,13 @@ class Lookout:
 
     def _look(self) -> None:
         self._timer = None
-        view, now = self._view(), self._loop.time()
+        now = self._loop.time()
+        onlookers = [one for one, due in self._due.items() if due <= now]
+        # Whatever is raised, also by the user's server selector, nobody stops looking for that.
+        self._due.update(dict.fromkeys(onlookers, now + _AGAIN_AFTER_ERROR))
         try:
-            for onlooker in [one for one, due in self._due.items() if due <= now]:
-                # If it raises, nobody looks less often for that.
-                self._due[onlooker] = now + _AGAIN_AFTER_ERROR
+            view = self._view()
+            for onlooker in onlookers:
                 after = onlooker.look(view)
                 if after is None:
                     del self._due[onlooker]

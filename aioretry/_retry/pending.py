@@ -69,6 +69,7 @@ class PendingAttempts:
         lane = self._lanes[attempt.may_block]
         if lane or len(self._under_way) >= self._size or not self._start(attempt):
             lane[attempt] = contextvars.copy_context()
+            self._watch()
 
     def remove(self, attempt: PendingAttempt) -> None:
         """Let others have its place, or its place among those who wait for one."""
@@ -113,10 +114,13 @@ class PendingAttempts:
         if not attempt.start():
             return False
         self._under_way[attempt] = None
+        self._watch()
+        return True
+
+    def _watch(self) -> None:
         if not self._is_watching:
             self._is_watching = True
             self._lookout.add(self, _LOOK_EVERY)
-        return True
 
     def _start_late(self, attempt: PendingAttempt) -> bool:
         try:
@@ -132,7 +136,7 @@ class PendingAttempts:
 
     def look(self, view: TopologyView | None) -> float | None:
         """Give up what hangs at a stale primary, and let those who wait try at a new server."""
-        if not self._under_way:
+        if not self._under_way and not self.waiting:
             self._doubted.clear()
             self._is_watching = False
             return None
@@ -143,7 +147,7 @@ class PendingAttempts:
         is_news = view.source is not self._seen
         if is_news or self._was_news or self._doubted:
             self._judge(view)
-            self.pump()  # there may be another server
+        self.pump()  # there may be another server, or a connection that somebody else gave back
         self._seen, self._was_news = view.source, is_news
         return _LOOK_EVERY
 

@@ -1,10 +1,12 @@
 """Resolving a write whose outcome is unknown."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from pymongo.errors import InvalidOperation
 
+from aioretry._drivers.port import ServerSession
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
@@ -40,11 +42,17 @@ class CommandDoubt(Generic[T]):
 
     def why_unresolvable(self) -> str | None:
         """Return why the command can't be sent once more, or None if it can."""
+        if asyncio.get_running_loop() is not self.coordinator.loop:
+            return "its client is used on another event loop, where it has to be resolved"
         if self.known_reply() is not None:
             return None
         execution, session = self.execution, self.execution.lease.session
         if session is None or not execution.number.is_taken or execution.began is None:
             return WITHOUT_ID
+        return self._why_forgotten(session)
+
+    def _why_forgotten(self, session: ServerSession) -> str | None:
+        execution = self.execution
         age, trusted = self._age(), execution.trusted_seconds
         if age >= trusted:
             return (

@@ -1,6 +1,7 @@
 """Sessions that are used once, ended in batches."""
 
 import asyncio
+import contextlib
 import weakref
 from typing import Any
 
@@ -32,21 +33,30 @@ class SessionEnder:
         self._most = most
         self._after = after
         self._waiting: list[Binary] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, session_id: Binary) -> None:
         """Have a session ended."""
+        self._loop = asyncio.get_running_loop()
         self._waiting.append(session_id)
         if len(self._waiting) >= self._most:
             self._start()
         elif self._timer is None:
-            loop = asyncio.get_running_loop()
             # The request that begins the wait is over when it ends.
-            self._timer = detached(loop.call_later, self._after, self._start)
+            self._timer = detached(self._loop.call_later, self._after, self._start)
 
     async def flush(self) -> None:
-        """End those that wait, now; one that can't be ended ends by itself, after half an hour."""
+        """End those that wait, now; one that can't be ended ends by itself, after half an hour.
+
+        Those of a client of another event loop are ended there, if that still runs.
+        """
+        if self._loop is not asyncio.get_running_loop():
+            if self._loop is not None and self._loop.is_running():
+                with contextlib.suppress(RuntimeError):  # it was closed just now
+                    self._loop.call_soon_threadsafe(self._start)
+            return
         self._start()
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import anyio
 
@@ -17,13 +19,19 @@ from aioretry import Deadline, detached
 from aioretry.errors import refusal
 from aioretry.idempotent._errors import NoTurnError
 
+Waiting: TypeAlias = dict[str, deque[asyncio.Future[None]]]
+
 
 class Queue(ABC):
-    """Who waits for a turn, each caller's calls in the order in which they come."""
+    """Who waits for a turn on each event loop, a caller's calls in the order in which they come."""
 
     def __init__(self) -> None:
-        # The caller whose turn it is next is the first.
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = WeakKeyDictionary()
+
+    @property
+    def _waiting(self) -> "Waiting":
+        """Who waits on this event loop; the caller whose turn it is next is the first."""
+        return self._by_loop.setdefault(asyncio.get_running_loop(), {})
 
     def _before(self, caller: str) -> int:
         """Return how many are granted a turn before one more of a caller, as far as is known."""
@@ -86,7 +94,9 @@ class Rate(Queue):
         self._clock = clock
         self._sleep = sleep
         self._next = -math.inf
-        self._server: asyncio.Task[None] | None = None
+        self._servers: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[None]] = (
+            WeakKeyDictionary()
+        )
 
     async def turn(self, limit: Deadline | None, caller: str = "") -> None:
         """Wait for one's turn.
@@ -114,12 +124,10 @@ class Rate(Queue):
         )
 
     def _ensure_server(self) -> None:
-        server, loop = self._server, asyncio.get_running_loop()
-        if server is not None and server.get_loop() is not loop:  # that one is not run any more
-            self._waiting.clear()
-            server = None
+        loop = asyncio.get_running_loop()
+        server = self._servers.get(loop)
         if server is None or server.done():
-            self._server = detached(loop.create_task, self._serve())
+            self._servers[loop] = detached(loop.create_task, self._serve())
 
     async def _serve(self) -> None:
         while self._waiting:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
 import anyio
@@ -30,11 +31,10 @@ from aioretry import (
     RetryMotorClientSession,
     RetryMotorCollection,
     RetryMotorDatabase,
-    attempts_of,
     deadline,
     run_transaction,
 )
-from aioretry.errors import attach
+from aioretry.errors import attach, own_report_of, refusal
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
 from aioretry.idempotent._keys_rate import Places
@@ -50,6 +50,7 @@ _PATIENCE = 120.0
 _MOST_BYTES = 15 * 2**20
 _WRITE_CONFLICT = 112
 _NO_SUCH_TRANSACTION = 251
+_TRANSIENT = "TransientTransactionError"
 _UNKNOWN = "UnknownTransactionCommitResult"
 # How long an error about the deadline is waited for that says more, and then for the abort.
 _GRACE = 0.5
@@ -60,6 +61,16 @@ _LOST = (
     f"the server had aborted the transaction {_MOST_LOST} times in a row before its work was done, "
     "and nothing is applied: the work must let the errors of its commands out, and must not take "
     "longer than transactionLifetimeLimitSeconds"
+)
+
+_ENDED = (
+    "the work of once() has committed or aborted its transaction itself, so that no answer can be "
+    "stored with it: leave that to once()"
+)
+_SPOILED = (
+    "an earlier call with this key has done its work and stored no answer, because the work has "
+    "committed its transaction itself; the key is of no use before its record is removed, after "
+    "30 days"
 )
 
 
@@ -106,7 +117,7 @@ class Turns:
             async with asyncio.timeout(left):
                 await own.acquire()
         except TimeoutError:
-            raise KeyInUseError(_IN_USE) from None
+            raise _in_use() from None
         try:
             async with self._places_of(client).place(limit, caller):
                 yield
@@ -215,7 +226,7 @@ class OnceCall:
             raise
         if task.done() and not task.cancelled():
             return task.result()
-        raise self._late()
+        raise self._late(is_over=task.done())
 
     async def _run(self) -> OnceAnswer:
         records = None if self._records is None else await self._records.of(self._database)
@@ -245,56 +256,69 @@ class OnceCall:
         self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
         await anyio.sleep(min(pause, left))
         if pause >= left:
-            raise KeyInUseError(_IN_USE)
+            raise _in_use()
 
-    def _late(self) -> PyMongoError:
+    def _late(self, *, is_over: bool) -> PyMongoError:
         if self._is_blocked:
-            return KeyInUseError(_IN_USE)
-        labels = [_UNKNOWN] if self._is_committing else []
+            return _in_use()
+        # Work that does not mind being cancelled goes on, and may be committed.
+        in_doubt = self._is_committing or not is_over
+        labels = [_UNKNOWN] if in_doubt else []
         error = DeadlineExceeded("the deadline of once() is over", {"errorLabels": labels})
-        if self._is_committing:
-            attach(error, Outcome.UNKNOWN, [])
+        attach(error, Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED, [])
         return error
 
     async def _execute(
         self, records: RetryMotorCollection[dict[str, Any]] | None
     ) -> Mapping[str, Any]:
-        async def serve(session: RetryMotorClientSession) -> bytes:
+        async def serve(session: RetryMotorClientSession) -> Mapping[str, Any]:
             self._is_committing = False
             if records is not None:
                 await self._claim(records, session)
             try:
                 answer = await self._answer(session)
+                value = self._decoded(answer)  # not later: it may raise
                 if records is not None:
                     await self._store(records, answer, session)
             except (PyMongoError, ExceptionGroup) as exc:
                 self._require_sense(exc)
                 raise
             self._is_committing = True
-            return answer
+            return value
 
         try:
-            answer: bytes = await run_transaction(
+            value: Mapping[str, Any] = await run_transaction(
                 cast(RetryClient[Any], self._database.client),
                 serve,
                 read_concern=ReadConcern("majority"),
                 write_concern=MAJORITY,
                 read_preference=ReadPreference.PRIMARY,
             )
-            return self._decoded(answer)
         except PyMongoError as exc:
             if exc.timeout and self._is_blocked:
-                raise KeyInUseError(_IN_USE) from exc
-            if self._is_committing and exc.has_error_label(_UNKNOWN):
-                # The label alone is not seen on what an application raises from it.
-                attach(exc, Outcome.UNKNOWN, attempts_of(exc))
+                raise _in_use() from exc
+            self._explain(exc)
             raise
+        return value
+
+    def _explain(self, exc: PyMongoError) -> None:
+        """Say how it ended; else the exception says it of a write in whose handling it is raised.
+
+        A server labels few of the errors that leave a commit in doubt.
+        """
+        own = own_report_of(exc)
+        denied = own is not None and own.outcome is Outcome.NOT_APPLIED
+        in_doubt = exc.has_error_label(_UNKNOWN) or not (exc.has_error_label(_TRANSIENT) or denied)
+        outcome = Outcome.UNKNOWN if self._is_committing and in_doubt else Outcome.NOT_APPLIED
+        attach(exc, outcome, () if own is None else own.attempts)
 
     async def _claim(
         self, records: RetryMotorCollection[dict[str, Any]], session: RetryMotorClientSession
     ) -> None:
         try:
-            await records.insert_one({"_id": self._id}, session=session)
+            # In good order it gets its time from the server, with the answer.
+            claim = {"_id": self._id, "at": datetime.now(UTC)}
+            await records.insert_one(claim, session=session)
         except DuplicateKeyError:
             raise _TakenError from None
         except OperationFailure as exc:
@@ -312,6 +336,10 @@ class OnceCall:
         finally:
             self._at_work.is_running = False
             _around.reset(token)
+        goes_on: Any = session.in_transaction  # typed as a method
+        if not goes_on:
+            self._is_committing = True
+            raise InvalidOperation(_ENDED)
         answer = bson.encode(given, codec_options=self._codec_options)
         if len(answer) > _MOST_BYTES:
             raise DocumentTooLarge(
@@ -346,12 +374,18 @@ class OnceCall:
         record = await records.find_one({"_id": self._id})
         if record is None:
             return None
+        if "payload" not in record:
+            raise refusal(InvalidOperation(_SPOILED))
         if record["payload"] != self._fingerprint:
-            raise IdempotencyConflict("this key was used with another payload before")
+            raise refusal(IdempotencyConflict("this key was used with another payload before"))
         return self._decoded(record["answer"])
 
     def _decoded(self, answer: bytes) -> Mapping[str, Any]:
         return bson.decode(answer, codec_options=self._codec_options)
+
+
+def _in_use() -> KeyInUseError:
+    return refusal(KeyInUseError(_IN_USE))
 
 
 def _says_lost(error: Exception) -> bool:

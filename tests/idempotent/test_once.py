@@ -1,6 +1,7 @@
 """Work that is done once: whom it keeps waiting, and what it makes of work that is wrong."""
 
 import asyncio
+import contextlib
 import json
 import sys
 from asyncio.subprocess import PIPE
@@ -8,8 +9,15 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidBSON
 from pymongo import MongoClient
-from pymongo.errors import DuplicateKeyError, InvalidOperation, OperationFailure
+from pymongo.errors import (
+    DuplicateKeyError,
+    InvalidOperation,
+    OperationFailure,
+    WriteConcernError,
+)
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
 from aioretry.idempotent import KeyInUseError, Keys, _once
@@ -108,6 +116,40 @@ async def kill_sessions(uri):
 def aborted(plain):
     """How many transactions the primary has aborted."""
     return plain.admin.command("serverStatus")["transactions"]["totalAborted"]
+
+
+@pytest.mark.parametrize("handling", [False, True])
+async def test_a_commit_that_was_not_confirmed(scene, replica_set, stored, handling):
+    """Its work may be done, whatever the server labels, and whatever else was handled meanwhile."""
+    await scene.collection.insert_one({"_id": 7})
+
+    async def call():
+        with replica_set.faults.write_concern_error(11601, "commitTransaction", labels=()):
+            await scene.once("a")
+
+    async def call_while_handling():
+        try:
+            await scene.collection.insert_one({"_id": 7})
+        except DuplicateKeyError:
+            await call()
+
+    with pytest.raises(WriteConcernError) as caught:
+        await (call_while_handling() if handling else call())
+    assert Outcome.UNKNOWN is outcome_of(caught.value)
+    assert (await scene.once("a")).replayed
+    assert 1 == stored.count_documents({"by": "good"})
+
+
+async def test_an_error_of_the_work(scene):
+    """Nothing is applied, whatever error was handled meanwhile."""
+
+    async def work(session):
+        await scene.insert(session)
+        raise OperationFailure("no", 9)
+
+    with pytest.raises(OperationFailure) as caught:
+        await scene.once("a", work)
+    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
 
 
 class TestWaiting:
@@ -257,6 +299,65 @@ class TestWork:
         assert runs == 3
         assert stored.count_documents({}) == 0
         assert not (await scene.once("a")).replayed
+
+    async def test_that_commits_by_itself(self, scene, stored):
+        """It is refused; its key, of which no answer was stored, says so, and goes in the end."""
+
+        async def work(session):
+            await scene.insert(session)
+            await session.commit_transaction()
+            return {}
+
+        with pytest.raises(InvalidOperation, match="committed or aborted its transaction") as done:
+            await scene.once("a", work)
+        assert Outcome.UNKNOWN is outcome_of(done.value)
+        assert stored.count_documents({}) == 1
+        with pytest.raises(InvalidOperation, match="stored no answer") as caught:
+            await scene.once("a")
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        answers = scene.collection.database["aioretry.answers"]
+        assert not [one async for one in answers.find({"at": {"$exists": False}})]
+
+    async def test_that_aborts_by_itself(self, scene, stored):
+        """It has no answer that could be given again."""
+
+        async def work(session):
+            await scene.insert(session)
+            await session.abort_transaction()
+            return {"done": True}
+
+        with pytest.raises(InvalidOperation, match="committed or aborted its transaction"):
+            await scene.once("a", work)
+        assert stored.count_documents({}) == 0
+        assert not (await scene.once("a")).replayed
+
+    async def test_an_answer_that_can_not_be_read(self, scene, stored):
+        """It is found out before anything is committed."""
+
+        async def work(session):
+            await scene.insert(session)
+            return {"until": DatetimeMS(2**60)}
+
+        with pytest.raises(InvalidBSON):
+            await scene.once("a", work)
+        assert stored.count_documents({}) == 0
+        assert not (await scene.once("a")).replayed
+
+    async def test_that_does_not_mind_the_deadline(self, scene, stored):
+        """It may be committed after its caller was told that the time is over."""
+        goes_on = asyncio.Event()
+
+        async def work(session):
+            while not goes_on.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await goes_on.wait()
+            await scene.insert(session)
+            return {"n": 1}
+
+        with pytest.raises(DeadlineExceeded) as caught:
+            await scene.once("a", work, timeout=0.5)
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+        goes_on.set()
 
     async def test_in_other_work(self, scene, stored):
         """It can't be used in the work of another call, for whose turn it would wait."""

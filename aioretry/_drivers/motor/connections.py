@@ -86,6 +86,10 @@ class LoopConnection:
         connection.set_conn_timeout(0 if self._is_encrypted else None)
         # In nobody's context: it is used for one user's write after the other.
         read = self._read_all if self._is_encrypted else self._read
+        # Somebody may have closed a socket of this number, and left it to be watched.
+        for forget in (loop.remove_reader, loop.remove_writer):
+            with contextlib.suppress(OSError):  # that it is not watched any more
+                forget(self._descriptor)
         detached(loop.add_reader, self._descriptor, read)
 
     @property
@@ -106,6 +110,7 @@ class LoopConnection:
         """Send a message, and have its reply received."""
         self._request_id = request_id
         self._receiver = receiver
+        self._buffer = None  # of what was asked before
         self._write(data)
 
     def close(self) -> None:
@@ -272,6 +277,9 @@ class Connections:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._kept: list[LoopConnection] = []
+        self._taken: weakref.WeakSet[LoopConnection] = weakref.WeakSet()
+        """All that there are, for the end of the loop."""
+
         self._to_give_back = 0
         self._is_known = False
         self.are_unusable = False
@@ -318,7 +326,13 @@ class Connections:
             pool.checkin(connection)
             self.are_unusable = True
             return None
-        taken = LoopConnection(self._loop, pool, connection)
+        try:
+            taken = LoopConnection(self._loop, pool, connection)
+        except BaseException:
+            connection.close_conn(None)
+            pool.checkin(connection)
+            raise
+        self._taken.add(taken)
         if taken.is_fresh:
             return taken
         taken.give_back()  # PyMongo has just lost the server
@@ -343,6 +357,11 @@ class Connections:
         kept, self._kept = self._kept, []
         for one in kept:
             one.give_back()
+        if self._loop.is_closed():  # what was under way never ends
+            for one in [*self._taken]:
+                if one.connection is not None:
+                    one.close()
+                    one.give_back()
 
     def _sweep(self) -> None:
         # The ones that were there at the last look, and have not been taken since, are the first.

@@ -68,6 +68,15 @@ class Doubts:
         # A set of weak references that is empty takes a while to say so.
         return self._are_any and connection in self._connections
 
+    def close_idle(self, pool: Any) -> None:
+        """Close those that are idle, instead of asking one after the other."""
+        with pool.lock:
+            doubted = [connection for connection in pool.conns if self.has(connection)]
+            for connection in doubted:
+                pool.conns.remove(connection)
+        for connection in doubted:
+            connection.close_conn(None)
+
     def end(self, connection: Any) -> None:
         """Trust a connection, because it has answered."""
         self._connections.discard(connection)

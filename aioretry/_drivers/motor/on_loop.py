@@ -150,8 +150,13 @@ class LoopAttempt:
 
     def _ask(self, held: LoopConnection) -> None:
         request_id, data = ping(held.connection)
-        self._timer = self._loop.call_later(PATIENCE, self.hear_whether_open, False)
+        self._timer = self._loop.call_later(PATIENCE, self._hear_nothing)
         held.send(request_id, data, _Asked(self))
+
+    def _hear_nothing(self) -> None:
+        # Those that were idle beside it will be no better, and each would take as long.
+        self._steps.doubts.close_idle(self._held().pool)
+        self.hear_whether_open(False)
 
     def hear_whether_open(self, is_open: bool) -> None:
         """Go on, or have another attempt made if the connection is none any more."""

@@ -1,0 +1,161 @@
+"""Connections that an event loop watches, over pairs of sockets."""
+
+import asyncio
+import socket
+import struct
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from aioretry._drivers.motor import connections
+from aioretry._drivers.motor.connections import Connections, LoopConnection
+
+OP_MSG = 2013
+
+
+def reply(request_id, text=b"reply"):
+    """A message that answers a request."""
+    return struct.pack("<iiii", 16 + len(text), 7, request_id, OP_MSG) + text
+
+
+class Pool:
+    """A pool of PyMongo's that has one connection, as far as it is asked."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.active_contexts = set()
+        self.conns = []
+        self.requests, self.operation_count, self.max_pool_size = 1, 1, 1
+        self.given_back = []
+
+    def stale_generation(self, *_):
+        return False
+
+    def checkin(self, connection):
+        self.given_back.append(connection)
+
+
+class Connection:
+    """A connection of PyMongo's."""
+
+    def __init__(self, own):
+        self.conn = own
+        self.closed = False
+        self.generation = self.service_id = None
+        self.max_message_size = 48_000_000
+        self.opts = SimpleNamespace(socket_timeout=None)
+
+    def set_conn_timeout(self, seconds):
+        self.conn.settimeout(seconds)
+
+    def close_conn(self, _):
+        self.closed = True
+        self.conn.close()
+
+
+class Receiver:
+    """Waits for a reply."""
+
+    def __init__(self):
+        self.came = asyncio.get_running_loop().create_future()
+
+    def answer(self, data):
+        self.came.set_result(data[16:])
+
+    def fail(self, error):
+        self.came.set_exception(error)
+
+
+@pytest.fixture
+async def ends():
+    """The two ends of a connection."""
+    own, peer = socket.socketpair()
+    yield own, peer
+    own.close()
+    peer.close()
+
+
+async def test_a_reply_in_pieces_leaves_nothing_for_the_next(ends):
+    """What is asked before a write may be answered so; the write gets its own answer."""
+    own, peer = ends
+    held = LoopConnection(asyncio.get_running_loop(), Pool(), Connection(own))
+    first, second = Receiver(), Receiver()
+    held.send(1, b"ping", first)
+    whole = reply(1)
+    peer.send(whole[:10])
+    while held._buffer is None:
+        await asyncio.sleep(0)
+    peer.send(whole[10:])
+    assert b"reply" == await first.came
+    held.send(2, b"write", second)
+    peer.send(reply(2, b"another"))
+    assert b"another" == await second.came
+    held.give_back()
+
+
+@pytest.mark.parametrize("kind", ["reader", "writer", "both"])
+async def test_a_number_that_somebody_else_watches(ends, kind):
+    """A socket that was closed and not forgotten had the same number; its replies come all the
+    same."""
+    own, peer = ends
+    loop = asyncio.get_running_loop()
+    other, end = socket.socketpair()
+    number = other.fileno()
+    if kind != "writer":
+        loop.add_reader(number, pytest.fail, "somebody else's")
+    if kind != "reader":
+        loop.add_writer(number, lambda: None)
+    other.close()
+    end.close()
+    moved = socket.socket(fileno=own.detach())
+    while moved.fileno() != number:  # the lowest that is free is the next one
+        copy = moved.dup()
+        if copy.fileno() == number:
+            moved.close()
+            moved = copy
+        else:
+            pytest.skip(f"number {number} is taken")
+    receiver = Receiver()
+    held = LoopConnection(loop, Pool(), Connection(moved))
+    held.send(1, b"write", receiver)
+    peer.send(reply(1))
+    assert b"reply" == await receiver.came
+    held.give_back()
+    moved.close()
+
+
+async def test_one_that_can_not_be_watched_goes_back(ends, monkeypatch):
+    """Its place in the pool is not lost."""
+    own, _ = ends
+    pool, connection = Pool(), Connection(own)
+    monkeypatch.setattr(connections, "take_idle", lambda _: connection)
+    monkeypatch.setattr(connections, "is_known", lambda *_: True)
+    monkeypatch.setattr(connections, "is_plain", lambda _: True)
+
+    def failing(*_):
+        raise FileNotFoundError
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(loop, "add_reader", failing)
+    with pytest.raises(FileNotFoundError):
+        Connections(loop).take(pool)
+    assert ([connection], True) == (pool.given_back, connection.closed)
+
+
+def test_the_end_of_a_loop(monkeypatch):
+    """What was under way never ends; its place is given back when another loop takes over."""
+    own, peer = socket.socketpair()
+    pool, connection = Pool(), Connection(own)
+    monkeypatch.setattr(connections, "take_idle", lambda _: connection)
+    monkeypatch.setattr(connections, "is_known", lambda *_: True)
+    monkeypatch.setattr(connections, "is_plain", lambda _: True)
+    loop = asyncio.new_event_loop()
+    all_of_them = Connections(loop)
+    taken = all_of_them.take(pool)
+    assert taken is not None
+    loop.close()
+    assert [] == pool.given_back
+    all_of_them.close()
+    assert ([connection], True) == (pool.given_back, connection.closed)
+    peer.close()

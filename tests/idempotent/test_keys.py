@@ -344,3 +344,14 @@ class TestRefused:
         with pytest.raises(InvalidOperation, match="inside its `async with` block"):
             await op.insert_one({})
         assert op.replayed is None
+
+
+async def test_its_block_is_entered_once(collection, keys, stored):
+    """Whoever repeats it makes another operation with the key: these would be further writes."""
+    op = collection.operation(key=keys(f"{collection.name}-again"))
+    async with op:
+        await op.update_one({"_id": 1}, {"$inc": {"n": 1}}, upsert=True)
+    with pytest.raises(InvalidOperation, match="can be entered once") as caught:
+        await op.__aenter__()
+    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+    assert [1] == [document["n"] for document in stored.find()]

@@ -2,6 +2,9 @@
 
 import asyncio
 import contextvars
+import gc
+import secrets
+import threading
 
 import pytest
 from pymongo.monitoring import CommandListener
@@ -85,3 +88,37 @@ async def test_a_full_batch(listened, collection, ended):
     await write_all(keyed_collection(listened, collection.name), keys, 5)
     await keys.close()
     assert (5, {None}) == (ended.number, ended.requests)
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "ended"])
+def test_of_another_loop(replica_set, ended, runs):
+    """Keys that are closed on one event loop end no session with the client of another's."""
+    keys, name = Keys(SECRET, NAMESPACE), f"c{secrets.token_hex(6)}"
+    written, is_over = threading.Event(), threading.Event()
+    errors, before_it_is_closed = [], []
+
+    async def serve():
+        async with RetryClient(replica_set.uri, event_listeners=[ended]) as client:
+            await write_all(keyed_collection(client, name), keys, 5)
+            written.set()
+            while runs and not (ended.number and is_over.is_set()):
+                await asyncio.sleep(0.01)
+            before_it_is_closed.append(ended.number)
+
+    async def close():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, about: errors.append(about))
+        await keys.close()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        gc.collect()
+
+    serving = threading.Thread(target=asyncio.run, args=(serve(),))
+    serving.start()
+    assert written.wait(60)
+    if not runs:
+        serving.join(60)
+    asyncio.run(close())
+    is_over.set()
+    serving.join(60)
+    assert not serving.is_alive()
+    assert ([], [5 if runs else 0]) == (errors, before_it_is_closed)

@@ -1,6 +1,8 @@
 """How many statements with keys go a second, by a clock of the test's own; and whose turn it is."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -205,3 +207,20 @@ async def test_places_in_rotation():
             async with places.place(Deadline.after(0.01)):
                 pass
     assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+
+
+def test_two_event_loops():
+    """Keys may be shared by two that run at once: each has its queue, and all get their turns."""
+    rate, both_wait = Rate(20), threading.Barrier(2)
+
+    async def ask_for(number):
+        turns = [asyncio.create_task(rate.turn(None)) for _ in range(number)]
+        await asyncio.sleep(0)  # those that need not wait have their turns
+        both_wait.wait(30)
+        async with asyncio.timeout(30):
+            await asyncio.gather(*turns)
+        return number
+
+    with ThreadPoolExecutor(2) as threads:
+        ends = [threads.submit(asyncio.run, ask_for(30)) for _ in range(2)]
+        assert [30, 30] == [end.result() for end in ends]

@@ -83,6 +83,20 @@ async def give_up(by, hang, collection):
         await write
 
 
+async def test_on_another_event_loop(replica_set, seeded, stored):
+    """It is refused before anything is sent, and can still be resolved where its client is."""
+    exc = await lost_increment(replica_set, seeded)
+
+    def elsewhere():
+        with pytest.raises(ResolveError, match="another event loop"):
+            asyncio.run(resolve(exc))
+
+    await asyncio.to_thread(elsewhere)
+    assert UNKNOWN is outcome_of(exc)
+    assert 1 == (await resolve(exc)).modified_count
+    assert 1 == stored.find_one({"_id": 1})["n"]
+
+
 class TestCopies:
     @pytest.mark.parametrize(
         "write",

@@ -8,8 +8,8 @@ import anyio
 import pytest
 from pymongo.monitoring import CommandListener
 
-from aioretry import RetryClient, thread_counts
-from aioretry.testing import FakeMongoses, ReplicaSet
+from aioretry import Outcome, RetryClient, deadline, outcome_of, thread_counts
+from aioretry.testing import FakeMongoses, ReplicaSet, ScriptedServer
 
 INCREMENT = {"$inc": {"n": 1}}
 THREADS = 32
@@ -84,6 +84,56 @@ async def test_iterators_hold_up_no_opening(client, collection, gate):
             await asyncio.sleep(0.01)
         await collection.insert_one({"_id": 1})
     assert not gate.is_set()
+
+
+async def test_iterators_past_their_deadlines_hold_up_nobody(client, collection):
+    """Those that still read, though nobody waits for them, leave their places to others."""
+    opened = threading.Event()
+
+    def slowly():
+        opened.wait(60)
+        yield {}
+
+    try:
+        async with deadline(0.5):
+            ends = await asyncio.gather(
+                *(collection.insert_many(slowly()) for _ in range(THREADS)),
+                return_exceptions=True,
+            )
+        assert {Outcome.NOT_APPLIED} == set(map(outcome_of, ends))
+        with anyio.fail_after(10):
+            await collection.insert_many({"_id": number} for number in range(3))
+        assert not opened.is_set()
+    finally:
+        opened.set()
+
+
+async def test_connections_that_are_dead_without_a_word():
+    """When one breaks and the next does not answer, the others are not asked one by one."""
+    held, broken, asked = [], [], []
+    with ScriptedServer(kind="mongos") as server:
+
+        def insert(request):
+            if request.command["documents"][0]["_id"] == "break" and not broken:
+                broken.append(request)
+                request.hang_up()
+                return None
+            if len(held) < 20:
+                held.append(request)
+                return None
+            return {"n": 1}
+
+        server.answer("insert", insert)
+        server.answer("ping", asked.append)
+        async with RetryClient(server.uri, maxConnecting=10) as client:
+            first = [client.t.c.insert_one({"_id": number}) for number in range(20)]
+            while len(held) < 20:
+                await asyncio.sleep(0.01)
+            for request in held:
+                request.reply({"n": 1})
+            await asyncio.gather(*first)
+            await client.t.c.insert_one({"_id": "break"})
+    assert len(asked) <= 3
 
 
 async def test_a_server_that_came_back_meanwhile_is_not_taken_for_lost(server_version):

@@ -9,6 +9,10 @@ from aioretry._drivers.port import TopologyView
 from aioretry._retry.lookout import Lookout
 
 
+class Fatal(BaseException):
+    """Nothing that is caught as a rule."""
+
+
 class Driver:
     """Counts who asks it what is known."""
 
@@ -48,34 +52,34 @@ async def driver():
 
 
 @pytest.fixture
-async def watch(driver):
+async def lookout(driver):
     return Lookout(driver, asyncio.get_running_loop())
 
 
-async def test_one_look_serves_all(driver, watch):
+async def test_one_look_serves_all(driver, lookout):
     """A hundred who want to know at once cost as many looks as one of them."""
     onlookers = [Onlooker(0.0, 5) for _ in range(100)]
     for onlooker in onlookers:
-        watch.add(onlooker, 0.0)
+        lookout.add(onlooker, 0.0)
     for onlooker in onlookers:
         await onlooker.done.wait()
     assert {5} == {len(onlooker.seen) for onlooker in onlookers}
     assert driver.looks <= 20
 
 
-async def test_the_impatient_do_not_wait_for_the_patient(watch):
+async def test_the_impatient_do_not_wait_for_the_patient(lookout):
     """Who comes later and looks sooner does so; the other one looks in its own time."""
     patient, impatient = Onlooker(3600, 1), Onlooker(0.001, 3)
-    watch.add(patient, 3600)
-    watch.add(impatient, 0.0)
+    lookout.add(patient, 3600)
+    lookout.add(impatient, 0.0)
     await impatient.done.wait()
     assert (0, 3) == (len(patient.seen), len(impatient.seen))
 
 
-async def test_nobody_looks_for_nobody(driver, watch):
+async def test_nobody_looks_for_nobody(driver, lookout):
     """When the last one has seen enough, there is no timer left."""
     onlooker = Onlooker(0.0, 2)
-    watch.add(onlooker, 0.0)
+    lookout.add(onlooker, 0.0)
     await onlooker.done.wait()
     looks = driver.looks
     for _ in range(10):
@@ -85,28 +89,42 @@ async def test_nobody_looks_for_nobody(driver, watch):
 
 
 @pytest.mark.parametrize("error", [ValueError(), KeyError()])
-async def test_a_view_that_raises(driver, watch, error):
+async def test_a_view_that_raises(driver, lookout, error):
     """They are told that nothing can be seen, and go on as they like."""
     driver.error = error
     onlooker = Onlooker(0.0, 2)
-    watch.add(onlooker, 0.0)
+    lookout.add(onlooker, 0.0)
     await onlooker.done.wait()
     assert [None, None] == onlooker.seen
 
 
-async def test_an_onlooker_that_raises(watch):
+async def test_a_view_that_ends_nothing(driver, lookout):
+    """What a user's server selector raises may be no Exception; they look again."""
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, about: errors.append(about))
+    driver.error = Fatal()
+    onlooker = Onlooker(0.0, 2)
+    lookout.add(onlooker, 0.0)
+    while not errors:
+        await asyncio.sleep(0)
+    driver.error = None
+    await onlooker.done.wait()
+    assert [Fatal] * len(errors) == [type(about["exception"]) for about in errors]
+
+
+async def test_an_onlooker_that_raises(lookout):
     """The loop's handler is told; neither it nor the others look less for it."""
     errors = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, about: errors.append(about))
     failing, other = Onlooker(0.0, 2, ZeroDivisionError()), Onlooker(0.0, 2)
-    watch.add(failing, 0.0)
-    watch.add(other, 0.0)
+    lookout.add(failing, 0.0)
+    lookout.add(other, 0.0)
     await other.done.wait()
     await failing.done.wait()
     assert [ZeroDivisionError] == [type(about["exception"]) for about in errors]
 
 
-async def test_in_nobodys_context(watch):
+async def test_in_nobodys_context(lookout):
     """What a caller has set is not there when somebody looks."""
     caller = contextvars.ContextVar("caller", default=None)
     caller.set(7)
@@ -118,6 +136,6 @@ async def test_in_nobodys_context(watch):
             return super().look(view)
 
     onlooker = Noting(0.0, 2)
-    watch.add(onlooker, 0.0)
+    lookout.add(onlooker, 0.0)
     await onlooker.done.wait()
     assert [None, None] == seen

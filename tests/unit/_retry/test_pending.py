@@ -628,6 +628,40 @@ class TestRoom:
         sky.loop.pass_by(0.2)
         assert [A, B] == [call.server.address for call, _ in sky.driver.calls]
 
+    @pytest.mark.parametrize("news", [True, False], ids=["a server", "a connection"])
+    def test_while_nothing_of_ours_is_under_way(self, news):
+        """Room that others have taken may be theirs to give back, and is found all the same."""
+        sky = Sky(server(A))
+        sky.driver.full = {A}
+        sky.begin()
+        sky.loop.pass_by(10)
+        assert ([], 1) == (sky.driver.calls, sky.pending.waiting)
+        if news:
+            sky.driver.know(server(B))
+        else:
+            sky.driver.full = set()
+        sky.loop.pass_by(LOOK_EVERY)
+        assert (1, 0) == (len(sky.driver.calls), sky.pending.waiting)
+        sky.answer = sky.driver.calls[0][1]
+        sky.answer(APPLIED)
+        sky.loop.pass_by(1)
+        assert [] == sky.loop.timers
+
+    @pytest.mark.parametrize("ended", ["expired", "disowned"])
+    @pytest.mark.parametrize("may_block", [False, True])
+    def test_a_thread_that_nobody_waits_for(self, may_block, ended):
+        """One that reads from an iterator of the user's holds no place when its time is over."""
+        sky = Sky(server(A), size=1)
+        attempt = sky.begin(Deadline.after(1.0), may_block=may_block)
+        if ended == "disowned":
+            attempt.disown(KeyError())
+        else:
+            sky.loop.pass_by(1.5)
+            assert [Expired()] == sky.results
+        assert may_block is (len(sky.driver.abandoned) == 1)
+        sky.begin()
+        assert 1 + (may_block or ended == "expired") == len(sky.driver.calls)
+
     def test_after_all_there_was_none(self):
         """Its connection was gone: it waits before the others, and is not told of it."""
         sky = Sky(server(A), size=1)

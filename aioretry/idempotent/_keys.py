@@ -146,7 +146,8 @@ class Keys:
         What the work writes, in any collections, and its answer are one transaction, with read and
         write concern "majority" and on the primary whatever the client's defaults are. After a
         transient error the work is done again inside the call (transactions-convenient-api). If it
-        raises, nothing is applied, nothing is stored, and the key is as good as new.
+        raises, nothing is applied, nothing is stored, and the key is as good as new, unless the
+        outcome of what is raised is ``UNKNOWN``: the commit itself has ended in an error then.
 
         Calls with the same key at once wait for each other. A call that waits for another process
         keeps no other keys from their turn; if that process has died, it waits until the server has

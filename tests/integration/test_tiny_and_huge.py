@@ -4,6 +4,7 @@ import contextlib
 import time
 
 import pytest
+from pymongo import message
 from pymongo.errors import AutoReconnect
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
@@ -81,6 +82,29 @@ class TestTiny:
                     await update(client)
         assert Outcome.NOT_APPLIED is outcome_of(caught.value)
         assert 1 == len(scripted.requests)
+
+    async def test_a_message_that_a_thread_builds(self, scripted, monkeypatch):
+        """So it is where PyMongo builds it."""
+        build = message._op_msg
+
+        def build_slowly(flags, command, *args, **options):
+            if "maxTimeMS" in command:
+                time.sleep(0.2)
+            return build(flags, command, *args, **options)
+
+        async with RetryClient(scripted.uri, event_listeners=[SilentCommands()]) as client:
+            await update(client)
+            monkeypatch.setattr(message, "_op_msg", build_slowly)
+            async with deadline(0.1):
+                with pytest.raises(DeadlineExceeded, match="nothing was sent") as caught:
+                    await update(client)
+                with pytest.raises(DeadlineExceeded) as bulk:
+                    await client.db.things.insert_many([{}])
+            assert [Outcome.NOT_APPLIED] * 2 == [outcome_of(e.value) for e in (caught, bulk)]
+            assert 1 == len(scripted.requests)
+            monkeypatch.undo()
+            async with deadline(30):
+                await update(client)
 
 
 class TestHuge:

@@ -133,7 +133,7 @@ class ThreadAttempt(ThreadJob):
         try:
             if not self._call.token.begin_sending():
                 return None
-            with _admitting(connection, command):
+            with _admitting(connection, command, self._call.deadline):
                 return connection.command(  # type: ignore[no-any-return]
                     command.database,
                     body,
@@ -199,15 +199,31 @@ def _hang_up(connection: Any) -> None:
         socket.socket.shutdown(end, socket.SHUT_RDWR)
 
 
+class _Gate(int):
+    """How large a command may be, which PyMongo looks at between building and sending it.
+
+    To build a large one takes its time, so that this is the moment for a last look at the deadline.
+    """
+
+    deadline: Deadline | None = None
+
+    def __add__(self, overhead: int) -> int:
+        if self.deadline is not None and self.deadline.is_over:
+            raise NotSentError(Expired())
+        return super().__add__(overhead)
+
+
 @contextlib.contextmanager
-def _admitting(connection: Any, command: Command[Any]) -> Iterator[None]:
+def _admitting(connection: Any, command: Command[Any], deadline: Deadline | None) -> Iterator[None]:
     # PyMongo's `command` takes the largest document for the largest command; a bulk operation has
     # looked at its documents one by one, and its commands may be as large as a message.
-    if not command.may_fill_message:
+    if not command.may_fill_message and deadline is None:
         yield
         return
     largest = connection.max_bson_size
-    connection.max_bson_size = connection.max_message_size
+    gate = _Gate(connection.max_message_size if command.may_fill_message else largest)
+    gate.deadline = deadline
+    connection.max_bson_size = gate
     try:
         yield
     finally:

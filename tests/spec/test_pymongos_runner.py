@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 FILES = [
     "sessions",
     "transactions",
+    "transactions_alone",
     "crud",
     "retryable_reads",
     "retryable_writes",
@@ -37,7 +38,13 @@ def pymongos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with tarfile.open(archive) as file:
         file.extractall(folder, filter="data")
     [sources] = folder.iterdir()
-    return (sources / "test").rename(folder / "test").parent
+    tests = (sources / "test").rename(folder / "test")
+    # Of its two folders the second one has files of the same names, whose tests replace those of
+    # the first one.
+    both = (tests / "test_transactions_unified.py").read_text()
+    head, first, _ = both.split("# Generate unified tests.")
+    (tests / "test_transactions_alone_unified.py").write_text(head + first)
+    return folder
 
 
 @pytest.mark.matrix

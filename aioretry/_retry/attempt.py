@@ -210,9 +210,9 @@ class PendingAttempt:
     def disown(self, reason: BaseException) -> None:
         """Give the attempt up: nothing is sent that is not sent yet, and nothing is delivered.
 
-        If the driver has it already, it keeps its place and its timer until the driver tells its
-        end, so that a lost server or the deadline can free its thread. What a late answer says of
-        the write is still recorded.
+        If the driver has it already, it keeps its place until the driver tells its end, or its
+        server is lost; over a connection of the event loop's its deadline ends it, too. What a late
+        answer says of the write is still recorded.
         """
         if self._receiver is not None:
             record = self._note(sent=not self._token.revoke(), error=reason)

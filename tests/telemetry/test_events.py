@@ -246,6 +246,10 @@ class TestFailures:
             FakeMongoses(replica_set) as cluster,
             RetryClient(cluster.uri, hooks=[hook]) as client,
         ):
+            await client.admin.command("ping")  # the driver begins to look
+            async with asyncio.timeout(30):
+                while len(client._driver.view().writable) < 2:
+                    await asyncio.sleep(0.01)
             with cluster.faults.drop_reply("insert"):
                 await client[collection.database.name][collection.name].insert_one({})
         [[_, first, _, second, _]] = require_whole(events)

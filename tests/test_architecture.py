@@ -60,7 +60,7 @@ INSIDE = {
         {"loop"},
     ],
     "_writes": [
-        {"context", "future", "unclear_inserts"},
+        {"bulk_result", "context", "future", "unclear_inserts"},
         {"resolve", "group.member"},
         {"single", "group.shares"},
         {"bulk", "keyed", "group.command"},

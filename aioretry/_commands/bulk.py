@@ -1,4 +1,4 @@
-"""Bulk operations: what each command of one holds, and what came of all of them. Pure."""
+"""Bulk operations: what each command of one holds. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -6,22 +6,12 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
-from pymongo.errors import (
-    BulkWriteError,
-    DocumentTooLarge,
-    InvalidOperation,
-    OperationFailure,
-    WriteError,
-)
-from pymongo.results import BulkWriteResult
+from pymongo.errors import DocumentTooLarge, InvalidOperation
 
 from aioretry._commands.command import Command, CommandLimits, Encode
 from aioretry._commands.encoded import EncodedDocuments
-from aioretry._commands.error_codes import no_retryable_writes, says_no_retryable_writes
-from aioretry._commands.replies import concern_error_document
 from aioretry._commands.statements import Batch, Kind, Run
 from aioretry._commands.target import Target
-from aioretry.errors import Outcome, PartialResult
 
 T = TypeVar("T")
 
@@ -31,26 +21,10 @@ _OVERHEAD = 16 * 1024
 # How many statements are encoded at once, to begin with and at most.
 _FIRST_STEP = 4
 _LARGEST_STEP = 64
-_OUTCOMES = (Outcome.NOT_APPLIED, Outcome.APPLIED, Outcome.UNKNOWN)
-_CODES = {outcome: code for code, outcome in enumerate(_OUTCOMES)}
-
-
-def no_result() -> dict[str, Any]:
-    """Return the result of a bulk operation that has done nothing."""
-    return {
-        "writeErrors": [],
-        "writeConcernErrors": [],
-        "nInserted": 0,
-        "nUpserted": 0,
-        "nMatched": 0,
-        "nModified": 0,
-        "nRemoved": 0,
-        "upserted": [],
-    }
 
 
 class Bulk(Generic[T]):
-    """A bulk operation: its statements still to be sent, and what came of the others.
+    """A bulk operation: its statements, of which each command takes as many as it can hold.
 
     It is used by one thread at a time: the one that carries an attempt, or the event loop's.
 
@@ -79,33 +53,21 @@ class Bulk(Generic[T]):
         self.namespace = f"{target.database}.{target.collection}"
         self._target = target
         self._runs = deque(runs)
-        self._ordered = ordered
+        self.ordered = ordered
+        self.result = result
+        self.count = count
+        """How many statements there are, as far as that is known."""
+
         self._options = options
-        self._result = result
-        self._outcomes = bytearray(count)
-        self._merged = no_result()
-        self._batch: Batch | None = None
         self._encoded_ahead: EncodedDocuments | None = None
         self._step = _FIRST_STEP
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there is another command to be sent."""
-        if self._ordered and self._merged["writeErrors"]:
-            return False
-        return self.has_unsent
 
     @property
     def has_unsent(self) -> bool:
         """Whether there are statements that no command has held yet."""
         return bool(self._runs)
 
-    @property
-    def batch(self) -> Batch | None:
-        """The command that is under way, or None."""
-        return self._batch
-
-    def next_command(self) -> Command[Any]:
+    def next_command(self) -> tuple[Command[Any], Batch]:
         """Return the next command; it gets its statements when a server's limits are known."""
         kind = self._runs[0].kind
         batch = Batch(kind)
@@ -115,95 +77,12 @@ class Bulk(Generic[T]):
         command.prepare = partial(self._fill, command, batch)
         command.may_block = True
         command.is_one_of_many = command.may_fill_message = True
-        self._batch = batch
-        return command
-
-    def merge(self, reply: Mapping[str, Any], denied: Outcome) -> None:
-        """Add the answer to the command that is under way to the result.
-
-        Args:
-            reply: The answer.
-            denied: How the statements have ended that it does not say to be applied.
-        """
-        batch = self._batch
-        if batch is None:
-            raise AssertionError("a reply without a command")
-        merged = self._merged
-        _count(merged, batch, reply)
-        for error in reply.get("writeErrors", ()):
-            position = error["index"]
-            merged["writeErrors"].append(
-                {**error, "index": batch.indexes[position], "op": batch.statements[position]}
-            )
-        concern_error = concern_error_document(reply)
-        if concern_error is not None:
-            merged["writeConcernErrors"].append(concern_error)
-        applied = Outcome.APPLIED if concern_error is None else Outcome.UNKNOWN
-        self._note_outcomes(batch, reply, applied, denied)
-        batch.is_merged = True
-        self._batch = None
-
-    def fullest(self, batch: Batch, answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-        """Return the answer by which most statements of a command are applied; the last of such.
-
-        What an attempt has applied stays so, and what it was refused a later one may have applied.
-        So this one tells of all of them together.
-        """
-        return max(reversed(answers), key=lambda answer: len(self._applied(batch, answer)))
-
-    def take_up(self, batch: Batch) -> None:
-        """Go back to a command that was given up, because an answer to it may come after all."""
-        self._batch = batch
-
-    def give_up(self, outcome: Outcome) -> None:
-        """Note how the command that is under way ended without an answer."""
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            for index in batch.indexes:
-                self._outcomes[index] = _CODES[outcome]
-
-    def result(self) -> T:
-        """Return what the user awaits.
-
-        Raises:
-            BulkWriteError: A server has refused a statement, or could not give the concern asked.
-            OperationFailure: The deployment does not support retryable writes.
-        """
-        error = self.error()
-        if error is not None:
-            raise error
-        return self._result(self._merged)
-
-    def error(self) -> OperationFailure | None:
-        """Return the error that the answers amount to, or None."""
-        merged = self._merged
-        if not merged["writeErrors"] and not merged["writeConcernErrors"]:
-            return None
-        merged["writeErrors"].sort(key=lambda error: error["index"])
-        if merged["writeErrors"]:
-            first = merged["writeErrors"][0]
-            cause = WriteError(first.get("errmsg", ""), first.get("code"), merged)
-            if says_no_retryable_writes(cause):
-                return no_retryable_writes(cause)
-        return BulkWriteError(merged)
-
-    def counts(self) -> dict[Outcome, int]:
-        """Return how many statements have ended in which way."""
-        return {outcome: self._outcomes.count(code) for outcome, code in _CODES.items()}
+        return command, batch
 
     def stop_reading(self) -> None:
         """Have the thread that still reads an iterator stop after the document that it gets."""
         for run in self._runs:
             run.is_stopped = True
-
-    def partial_result(self) -> PartialResult:
-        """Return what has come of it so far."""
-        outcomes = tuple(map(_OUTCOMES.__getitem__, self._outcomes))
-        merged = {  # a command that is resolved later adds to it
-            name: list(value) if isinstance(value, list) else value
-            for name, value in self._merged.items()
-        }
-        return PartialResult(BulkWriteResult(merged, True), outcomes)
 
     def _fill(
         self, command: Command[Any], batch: Batch, limits: CommandLimits, encode: Encode
@@ -212,7 +91,7 @@ class Bulk(Generic[T]):
         try:
             self._take(run, batch, limits, encode, self._target.size(command.body))
         finally:
-            self._note_taken(batch)
+            self.count = max(self.count, 1 + max(batch.indexes, default=-1))
         if not batch.statements:
             raise InvalidOperation("No operations to execute")
         if run.is_over():
@@ -258,55 +137,6 @@ class Bulk(Generic[T]):
             average = len(encoded.raw) // fitting
             self._step = min(2 * self._step, _LARGEST_STEP, max(1, room // average))
             step = 1 if is_careful else self._step
-
-    def _note_taken(self, batch: Batch) -> None:
-        missing = max(batch.indexes, default=-1) + 1 - len(self._outcomes)
-        self._outcomes.extend(bytes(max(0, missing)))
-
-    def _note_outcomes(
-        self, batch: Batch, reply: Mapping[str, Any], applied: Outcome, denied: Outcome
-    ) -> None:
-        failed = _failed(reply)
-        first, size = batch.indexes[0], len(batch.indexes)
-        if not failed and batch.indexes[-1] - first == size - 1:
-            self._outcomes[first : first + size] = bytes([_CODES[applied]]) * size
-            return
-        done = self._applied(batch, reply)
-        for position, index in enumerate(batch.indexes):
-            outcome = denied
-            if position in done:
-                outcome = applied
-            elif position in failed and batch.kind.holds_multi([batch.statements[position]]):
-                outcome = Outcome.UNKNOWN  # it may have changed some documents before
-            self._outcomes[index] = _CODES[outcome]
-
-    def _applied(self, batch: Batch, reply: Mapping[str, Any]) -> set[int]:
-        """Return the positions of the statements that are applied by an answer."""
-        failed = _failed(reply)
-        ends_early = self._ordered or self._ordered is None
-        reached = min(failed) if failed and ends_early else len(batch.indexes)
-        return set(range(reached)) - failed
-
-
-def _failed(reply: Mapping[str, Any]) -> set[int]:
-    return {error["index"] for error in reply.get("writeErrors", ())}
-
-
-def _count(merged: dict[str, Any], batch: Batch, reply: Mapping[str, Any]) -> None:
-    count = reply.get("n", 0)
-    match batch.kind:
-        case Kind.INSERT:
-            merged["nInserted"] += count
-        case Kind.DELETE:
-            merged["nRemoved"] += count
-        case Kind.UPDATE:
-            upserted = reply.get("upserted") or ()
-            merged["upserted"] += [
-                {**upsert, "index": batch.indexes[upsert["index"]]} for upsert in upserted
-            ]
-            merged["nUpserted"] += len(upserted)
-            merged["nMatched"] += count - len(upserted)
-            merged["nModified"] += reply.get("nModified", 0)
 
 
 def _fitting(sizes: list[int], room: int) -> int:

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from pymongo.errors import OperationFailure, WriteError
-from pymongo.results import BulkWriteResult
 
-from aioretry._commands.bulk import Bulk, no_result
+from aioretry._commands.bulk import Bulk
 from aioretry._commands.bulk_arguments import Arguments, Plan
 from aioretry._commands.error_codes import LABELS
 from aioretry._commands.replies import has_retryable_concern_error, says_time_is_over
@@ -22,14 +21,84 @@ from aioretry._retry.sessions import SessionLease
 from aioretry._retry.surfacing import too_late
 from aioretry._retry.verdict import is_routers_denial, outcome_of_attempts
 from aioretry._retry.waiting import turn_of
+from aioretry._writes.bulk_result import BulkResult, nothing
 from aioretry._writes.future import RunningWrite
 from aioretry._writes.resolve import CommandDoubt
 from aioretry._writes.single import tried_for
 from aioretry._writes.unclear_inserts import Inquiry, doubt_vague_replies, vagueness
 from aioretry.deadlines import Deadline
-from aioretry.errors import Attempt, Outcome, PartialResult, ResolveError, attach
+from aioretry.errors import Attempt, Outcome, ResolveError, attach
 
 T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class BatchExecution:
+    """One command of a bulk operation on its way."""
+
+    execution: Execution
+    batch: Batch
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether every answer that was taken for an error says what became of each statement."""
+        return len(self.clear_answers()) == len(self.batch.answers)
+
+    def clear_answers(self) -> list[Mapping[str, Any]]:
+        """Return the replies that were taken for errors and say what became of each statement."""
+        return [
+            reply
+            for error, reply in self.batch.answers.items()
+            if vagueness(self.execution, reply, error) is None
+        ]
+
+    def clear_replies(self) -> list[Mapping[str, Any]]:
+        """Return the other replies that do."""
+        attempts = self.execution.attempts
+        replies = [attempt.reply for attempt in attempts if attempt.reply is not None]
+        return [reply for reply in replies if vagueness(self.execution, reply) is None]
+
+    def outcome_of_denied(self) -> Outcome:
+        """Return how a statement has ended that was refused."""
+        # As for a single write whose attempts were answered by a write error, if they were.
+        execution = self.execution
+        return outcome_of_attempts(
+            [self._as_denied(attempt) for attempt in execution.attempts],
+            is_atomic=execution.command.is_atomic,
+            is_sharded=execution.is_sharded,
+        )
+
+    def outcome_without_reply(self) -> Outcome:
+        """Return how the statements have ended, as far as the attempts' errors tell."""
+        execution, command = self.execution, self.execution.command
+        outcome = outcome_of_attempts(
+            execution.attempts,
+            # Of those it has an answer for, the answer tells.
+            holds_multi=command.holds_multi and not self.clear_answers(),
+            is_atomic=command.is_atomic,
+            is_sharded=execution.is_sharded,
+        )
+        return outcome if self.is_clear else Outcome.UNKNOWN
+
+    def ends_the_whole(self, reply: Mapping[str, Any]) -> bool:
+        """Tell whether an answer that was an error at first ends the operation."""
+        # A failed retry does. So does, with PyMongo, a write concern error that could be retried
+        # where retries are allowed.
+        retries = self.execution.retries
+        was_retried = retries is not None and retries.retries > 0
+        return was_retried or has_retryable_concern_error(reply)
+
+    def _as_denied(self, attempt: Attempt) -> Attempt:
+        reply = attempt.reply
+        if reply is None and isinstance(attempt.error, OperationFailure):
+            reply = self.batch.answers.get(attempt.error)
+        if reply is None:
+            return attempt
+        is_sharded = self.execution.is_sharded
+        codes = [error.get("code") for error in reply.get("writeErrors", ())] if is_sharded else []
+        # One that says nothing of earlier sendings stands for all of them.
+        code = next((code for code in codes if not is_routers_denial(code)), None)
+        return replace(attempt, error=WriteError("", code), reply=None)
 
 
 class BulkRun(Generic[T]):
@@ -59,124 +128,110 @@ class BulkRun(Generic[T]):
         self._plan = plan
         self._lease = lease
         self._deadline = deadline
-        self._execution: Execution | None = None
+        self._current: BatchExecution | None = None
         self._ended: list[Attempt] = []
         self._asked: list[Attempt] = []
         self._avoid: frozenset[Address] = frozenset()
         self._count = 0
-        self._bulk = self._step()
+        self._result = self._step()
 
     @property
     def attempts(self) -> list[Attempt]:
         """The attempts of all commands, oldest first."""
-        latest = [] if self._execution is None else self._execution.attempts
+        latest = [] if self._current is None else self._current.execution.attempts
         return self._ended + latest + self._asked
 
     async def run(self) -> T:
         """Send all commands; return what the user awaits."""
-        while self._bulk is None:
+        while self._result is None:
             await asyncio.sleep(0)
-            self._bulk = self._step()
-        bulk = self._bulk
-        while bulk.has_more:
-            await self._send_next(bulk)
-        return bulk.result()
+            self._result = self._step()
+        result = self._result
+        while result.has_more:
+            await self._send_next(result)
+        return result.get()
 
     def explain(self, exc: BaseException) -> bool:
         """Say on an exception how the operation ended; return whether any of it is in doubt."""
-        execution, bulk = self._execution, self._bulk
-        if bulk is None:
+        current, result = self._current, self._result
+        if result is None:
             return explain_unplanned(exc, self._count)
-        tried = "" if execution is None else tried_for(execution)
-        doubt = None
-        if execution is not None:
-            doubt = self._close(bulk, execution, exc)
-        partial_result = bulk.partial_result()
-        counts = bulk.counts()
-        attach(exc, _shared(bulk, counts), self.attempts, partial_result, doubt)
+        tried, doubt = "", None
+        if current is not None:
+            tried = tried_for(current.execution)
+            doubt = self._close(result, current, exc)
+        attach(exc, result.outcome(), self.attempts, result.partial(), doubt)
+        counts = result.counts()
         in_doubt = counts[Outcome.UNKNOWN] > 0
-        if execution is not None or in_doubt:
-            exc.add_note(_note(bulk, tried, counts))
+        if current is not None or in_doubt:
+            exc.add_note(_note(result.bulk, tried, counts))
         return in_doubt
 
-    def _step(self) -> Bulk[T] | None:
+    def _step(self) -> BulkResult[T] | None:
         try:
             self._count = next(self._plan)
         except StopIteration as stop:
-            bulk: Bulk[T] = stop.value
-            return bulk
+            return BulkResult(stop.value)
         return None
 
-    async def _send_next(self, bulk: Bulk[T]) -> None:
-        command = bulk.next_command()
-        self._execution = execution = self._coordinator.execution(
-            command, self._lease, self._deadline, self._watch
-        )
+    async def _send_next(self, result: BulkResult[T]) -> None:
+        command, batch = result.bulk.next_command()
+        execution = self._coordinator.execution(command, self._lease, self._deadline, self._watch)
         execution.deprioritized = self._avoid
-        batch = bulk.batch
+        self._current = current = BatchExecution(execution, batch)
         failure = None
         async with turn_of(execution):
             try:
                 reply = await self._coordinator.send(execution)
             except OperationFailure as exc:
-                answer = None if batch is None else batch.answers.get(exc)
+                answer = batch.answers.get(exc)
                 if answer is None:
                     raise
                 # The last word was an answer after all, and becomes a part of the result.
                 reply, failure = answer, exc
-            reply = await self._inquiry(execution).complete(reply, failure)
-        self._merge(bulk, execution, reply, _outcome_of_denied(execution, bulk.batch))
-        if failure is not None and _ends_the_whole(execution, reply):
-            raise self._error_of(bulk, failure) from failure
+            inquiry = Inquiry(self._coordinator, execution, self._asked)
+            reply = await inquiry.complete(reply, failure)
+        self._merge(result, current, reply, current.outcome_of_denied())
+        if failure is not None and current.ends_the_whole(reply):
+            raise self._error_of(result, failure) from failure
         deadline = self._deadline
         if deadline is not None and deadline.is_limited and says_time_is_over(reply):
-            error = bulk.error()
+            error = result.error()
             raise too_late(execution, error) from error
 
     def _close(
-        self, bulk: Bulk[T], execution: Execution, exc: BaseException
+        self, result: BulkResult[T], current: BatchExecution, exc: BaseException
     ) -> CommandDoubt[T] | None:
         """Note what is known of a command that is given up; return what can be resolved of it."""
-        attempts, command, batch = execution.attempts, execution.command, bulk.batch
-        bulk.stop_reading()
-        doubt_vague_replies(execution)
-        answers = [] if batch is None else _clear_answers(execution, batch)
-        outcome = outcome_of_attempts(
-            attempts,
-            # Of those it has an answer for, the answer tells.
-            holds_multi=command.holds_multi and not answers,
-            is_atomic=command.is_atomic,
-            is_sharded=execution.is_sharded,
-        )
-        if batch is not None and len(answers) < len(batch.answers):
-            outcome = Outcome.UNKNOWN
+        batch = current.batch
+        result.bulk.stop_reading()
+        doubt_vague_replies(current.execution)
+        answers, outcome = current.clear_answers(), current.outcome_without_reply()
         try:
-            if batch is not None and any(each.reply is not None for each in attempts):
-                self._merge_known(bulk, execution, batch)  # nobody has looked at it yet
+            if any(attempt.reply is not None for attempt in current.execution.attempts):
+                self._merge_known(result, current)  # nobody has looked at it yet
             elif answers:
-                bulk.merge(answers[-1], denied=outcome)
+                result.merge(batch, answers[-1], denied=outcome)
             else:
-                bulk.give_up(outcome)
-                if batch is not None and outcome is Outcome.UNKNOWN:
-                    return BulkDoubt(self._coordinator, execution, self, bulk, batch, exc)
+                result.give_up(batch, outcome)
+                if outcome is Outcome.UNKNOWN:
+                    return BulkDoubt(self._coordinator, current, self, result, exc)
         except Exception:  # noqa: BLE001 - the answer makes no sense
-            bulk.give_up(Outcome.UNKNOWN)
+            result.give_up(batch, Outcome.UNKNOWN)
         return None
 
     def resolve(
         self,
-        bulk: Bulk[T],
-        execution: Execution,
-        batch: Batch,
+        result: BulkResult[T],
+        current: BatchExecution,
         reply: Mapping[str, Any],
         exc: BaseException,
     ) -> T:
         """Add an answer that came after the end; return what the user would have awaited.
 
         Args:
-            bulk: The operation.
-            execution: The command in doubt.
-            batch: Its statements.
+            result: What was known before.
+            current: The command in doubt.
             reply: The answer.
             exc: What the operation had ended with.
 
@@ -184,49 +239,43 @@ class BulkRun(Generic[T]):
             ResolveError: Statements were left that were never sent.
             OperationFailure: The answers amount to an error.
         """
-        if not batch.is_merged:  # it may be resolved twice
-            bulk.take_up(batch)
-            self._merge_known(bulk, execution, batch, reply)
+        if not current.batch.is_merged:  # it may be resolved twice
+            self._merge_known(result, current, reply)
         try:
-            return _whole_result(bulk, exc)
+            return _whole_result(result, exc)
         except Exception as error:
             self.explain(error)
             raise
 
-    def explain_again(
-        self, bulk: Bulk[T], execution: Execution, batch: Batch, exc: BaseException
-    ) -> None:
+    def explain_again(self, current: BatchExecution, exc: BaseException) -> None:
         """Say on what resolving ended with how the operation ended."""
-        if not batch.is_merged:
-            self._execution = execution
-            bulk.take_up(batch)
+        if not current.batch.is_merged:
+            self._current = current
         self.explain(exc)
 
     def _merge_known(
-        self, bulk: Bulk[T], execution: Execution, batch: Batch, *replies: Mapping[str, Any]
+        self, result: BulkResult[T], current: BatchExecution, *replies: Mapping[str, Any]
     ) -> None:
         """Add all that is known of a command of which several attempts may have been answered."""
-        clear = _clear_answers(execution, batch)
-        denied = _outcome_of_denied(execution, batch)
-        if len(clear) < len(batch.answers):
-            denied = Outcome.UNKNOWN
-        reply = bulk.fullest(batch, [*clear, *_clear_replies(execution), *replies])
-        self._merge(bulk, execution, reply, denied)
+        denied = current.outcome_of_denied() if current.is_clear else Outcome.UNKNOWN
+        known = [*current.clear_answers(), *current.clear_replies(), *replies]
+        self._merge(result, current, result.fullest(current.batch, known), denied)
 
     def _merge(
-        self, bulk: Bulk[T], execution: Execution, reply: Mapping[str, Any], denied: Outcome
+        self,
+        result: BulkResult[T],
+        current: BatchExecution,
+        reply: Mapping[str, Any],
+        denied: Outcome,
     ) -> None:
-        bulk.merge(reply, denied)
-        self._ended += execution.attempts + self._asked
+        result.merge(current.batch, reply, denied)
+        self._ended += current.execution.attempts + self._asked
         self._asked = []
-        self._avoid = execution.deprioritized
-        self._execution = None
+        self._avoid = current.execution.deprioritized
+        self._current = None
 
-    def _inquiry(self, execution: Execution) -> Inquiry:
-        return Inquiry(self._coordinator, execution, self._asked)
-
-    def _error_of(self, bulk: Bulk[T], answer: OperationFailure) -> OperationFailure:
-        error = bulk.error()
+    def _error_of(self, result: BulkResult[T], answer: OperationFailure) -> OperationFailure:
+        error = result.error()
         if error is None:
             raise AssertionError("an answer that was an error, but for nobody")
         for label in LABELS:
@@ -240,32 +289,30 @@ class BulkDoubt(CommandDoubt[T]):
 
     Args:
         coordinator: What it was executed by.
-        execution: The command.
+        current: The command.
         run: The operation's way.
-        bulk: The operation.
-        batch: The command's statements.
+        result: What is known of the operation.
         exc: What the operation has ended with.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
-        execution: Execution,
+        current: BatchExecution,
         run: BulkRun[T],
-        bulk: Bulk[T],
-        batch: Batch,
+        result: BulkResult[T],
         exc: BaseException,
     ) -> None:
-        super().__init__(coordinator, execution)
-        self._run, self._bulk, self._batch, self._exc = run, bulk, batch, exc
+        super().__init__(coordinator, current.execution)
+        self._run, self._current, self._result, self._exc = run, current, result, exc
 
     def result(self, reply: Mapping[str, Any]) -> T:
         """Return what the user would have awaited."""
-        return self._run.resolve(self._bulk, self.execution, self._batch, reply, self._exc)
+        return self._run.resolve(self._result, self._current, reply, self._exc)
 
     def explain(self, exc: BaseException) -> None:
         """Say on an exception how the operation ended after all."""
-        self._run.explain_again(self._bulk, self.execution, self._batch, exc)
+        self._run.explain_again(self._current, exc)
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the operation had ended, and says enough, or None."""
@@ -337,84 +384,17 @@ def explain_unplanned(exc: BaseException, count: int = 0) -> bool:
         exc: The exception.
         count: How many statements there are, if that is known.
     """
-    outcomes = (Outcome.NOT_APPLIED,) * count
-    nothing = PartialResult(BulkWriteResult(no_result(), True), outcomes)
-    attach(exc, Outcome.NOT_APPLIED, [], nothing)
+    attach(exc, Outcome.NOT_APPLIED, [], nothing(count))
     return False
 
 
-def _clear_answers(execution: Execution, batch: Batch) -> list[Mapping[str, Any]]:
-    """Return the replies that were taken for errors and say what became of each statement."""
-    return [
-        reply
-        for error, reply in batch.answers.items()
-        if vagueness(execution, reply, error) is None
-    ]
-
-
-def _clear_replies(execution: Execution) -> list[Mapping[str, Any]]:
-    """Return the other replies that do."""
-    replies = [attempt.reply for attempt in execution.attempts if attempt.reply is not None]
-    return [reply for reply in replies if vagueness(execution, reply) is None]
-
-
-def _whole_result(bulk: Bulk[T], exc: BaseException) -> T:
-    if bulk.has_more:
+def _whole_result(result: BulkResult[T], exc: BaseException) -> T:
+    if result.has_more:
         raise ResolveError(
             "the command in doubt is resolved, but other statements were never sent: "
             "partial_result_of() tells each"
         ) from exc
-    return bulk.result()
-
-
-def _ends_the_whole(execution: Execution, reply: Mapping[str, Any]) -> bool:
-    # A failed retry does. So does, with PyMongo, a write concern error that could be retried where
-    # retries are allowed.
-    was_retried = execution.retries is not None and execution.retries.retries > 0
-    return was_retried or has_retryable_concern_error(reply)
-
-
-def _outcome_of_denied(execution: Execution, batch: Batch | None) -> Outcome:
-    # As for a single write whose attempts were answered by a write error, if they were answered.
-    answers = {} if batch is None else batch.answers
-    return outcome_of_attempts(
-        [
-            _as_denied(attempt, answers, is_sharded=execution.is_sharded)
-            for attempt in execution.attempts
-        ],
-        is_atomic=execution.command.is_atomic,
-        is_sharded=execution.is_sharded,
-    )
-
-
-def _as_denied(
-    attempt: Attempt,
-    answers: Mapping[OperationFailure, Mapping[str, Any]],
-    *,
-    is_sharded: bool,
-) -> Attempt:
-    reply = attempt.reply
-    if reply is None and isinstance(attempt.error, OperationFailure):
-        reply = answers.get(attempt.error)
-    if reply is None:
-        return attempt
-    codes = [error.get("code") for error in reply.get("writeErrors", ())] if is_sharded else []
-    # One that says nothing of earlier sendings stands for all of them.
-    code = next((code for code in codes if not is_routers_denial(code)), None)
-    return replace(attempt, error=WriteError("", code), reply=None)
-
-
-def _shared(bulk: Bulk[Any], counts: Mapping[Outcome, int]) -> Outcome:
-    """Return the outcome that all statements have in common; of none, nothing is applied."""
-    match [outcome for outcome, count in counts.items() if count]:
-        case []:
-            return Outcome.NOT_APPLIED
-        case [Outcome.APPLIED] if bulk.has_unsent:
-            return Outcome.UNKNOWN
-        case [outcome]:
-            return outcome
-        case _:
-            return Outcome.UNKNOWN
+    return result.get()
 
 
 def _note(bulk: Bulk[Any], tried: str, counts: Mapping[Outcome, int]) -> str:

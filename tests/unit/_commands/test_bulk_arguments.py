@@ -11,7 +11,6 @@ from pymongo.errors import InvalidOperation
 from pymongo.results import BulkWriteResult, InsertManyResult
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome
 from aioretry._commands.bulk_arguments import BulkRequests, InsertMany, Requests
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.statements import Kind
@@ -44,13 +43,12 @@ def writing(requests, *, ordered=True, bypass=None, comment=None, let=None):
 
 
 def bodies(bulk):
-    """Send everything; return each command without its statements."""
+    """Make all commands; return each without its statements."""
     found = []
-    while bulk.has_more:
-        command = bulk.next_command()
+    while bulk.has_unsent:
+        command, _ = bulk.next_command()
         found.append(bson.decode(bson.encode(command.body)))
         command.prepare(LIMITS, encode_documents)
-        bulk.merge({"ok": 1, "n": command.statement_count}, Outcome.NOT_APPLIED)
     return found
 
 
@@ -185,9 +183,9 @@ class TestInsertMany:
         assert min(500, count) == sum("_id" in document for document in documents)
         told, bulk = steps_of(plan)
         assert [count] * (steps - 1) == told
-        assert {Outcome.NOT_APPLIED: count} == {k: n for k, n in bulk.counts().items() if n}
+        assert count == bulk.count
         assert 1 == len(bodies(bulk))
-        assert [document["_id"] for document in documents] == bulk.result().inserted_ids
+        assert [document["_id"] for document in documents] == bulk.result({}).inserted_ids
 
     def test_a_list_that_grows_meanwhile(self):
         """What was in it at the beginning is inserted."""
@@ -197,7 +195,7 @@ class TestInsertMany:
         documents.append({"_id": "late"})
         _, bulk = steps_of(plan)
         bodies(bulk)
-        assert list(range(501)) == bulk.result().inserted_ids
+        assert list(range(501)) == bulk.result({}).inserted_ids
 
     def test_a_bad_one_refuses_all(self):
         """Of a list it is found before anything is sent, in the step that comes to it."""
@@ -210,14 +208,14 @@ class TestInsertMany:
         """It needs no steps, and nothing is taken from it; how many there are is not known."""
         documents = iter([{}, {}])
         told, bulk = steps_of(inserting(documents))
-        assert ([], 0, 2) == (told, sum(bulk.counts().values()), len(list(documents)))
+        assert ([], 0, 2) == (told, bulk.count, len(list(documents)))
 
     def test_result(self):
         """It is PyMongo's, and has no ids of documents that are encoded already."""
         raw = RawBSONDocument(bson.encode({"_id": 1}))
         _, bulk = steps_of(inserting([{"_id": 0}, raw, {"_id": 2}]))
         bodies(bulk)
-        result = bulk.result()
+        result = bulk.result({})
         assert ("insert_many", InsertManyResult) == (bulk.operation, type(result))
         assert [0, 2] == result.inserted_ids
         assert result.acknowledged
@@ -251,13 +249,12 @@ class TestBulkRequests:
         requests.append(InsertOne({}))
         _, bulk = steps_of(plan)
         assert "_id" in documents[-1]
-        assert 501 == sum(bulk.counts().values())
+        assert 501 == bulk.count
 
     def test_result(self):
         """It is PyMongo's."""
         _, bulk = steps_of(writing([InsertOne({})]))
-        bodies(bulk)
-        result = bulk.result()
+        result = bulk.result({"nInserted": 1})
         assert ("bulk_write", BulkWriteResult) == (bulk.operation, type(result))
         assert (1, True) == (result.inserted_count, result.acknowledged)
 

@@ -94,7 +94,7 @@ def sent(kinds, server=OLD, *, ordered=False, times=1):
         while True:
             next(plan)
     except StopIteration as stop:
-        command = stop.value.next_command()
+        command, _ = stop.value.next_command()
     command.prepare(LIMITS, encode)
     session = Session()
     lease = SessionLease(lambda: session, None)

@@ -69,7 +69,8 @@ class PendingAttempts:
         lane = self._lanes[attempt.may_block]
         if lane or len(self._under_way) >= self._size or not self._start(attempt):
             lane[attempt] = contextvars.copy_context()
-            self._watch()
+            if not self._is_watching:
+                self._watch()
 
     def remove(self, attempt: PendingAttempt) -> None:
         """Let others have its place, or its place among those who wait for one."""
@@ -114,13 +115,13 @@ class PendingAttempts:
         if not attempt.start():
             return False
         self._under_way[attempt] = None
-        self._watch()
+        if not self._is_watching:
+            self._watch()
         return True
 
     def _watch(self) -> None:
-        if not self._is_watching:
-            self._is_watching = True
-            self._lookout.add(self, _LOOK_EVERY)
+        self._is_watching = True
+        self._lookout.add(self, _LOOK_EVERY)
 
     def _start_late(self, attempt: PendingAttempt) -> bool:
         try:

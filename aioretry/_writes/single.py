@@ -4,7 +4,6 @@ import contextvars
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
-from aioretry._commands.command import Command
 from aioretry._commands.single import Arguments
 from aioretry._commands.target import Target
 from aioretry._drivers.port import Replied
@@ -62,13 +61,9 @@ class Write(RunningWrite[T]):
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
             self._fail(exc)
             return self
-        return self.send(command)
-
-    def send(self, command: Command[T]) -> Self:
-        """Send a command."""
-        coordinator = self._coordinator
-        execution = coordinator.execution(command, self._session, self._deadline, self.watch)
-        return self.execute(execution)
+        return self.execute(
+            self._coordinator.execution(command, self._session, self._deadline, self.watch)
+        )
 
     def execute(self, execution: Execution) -> Self:
         """Make the first attempt of an execution, and all further ones."""

@@ -47,7 +47,8 @@ class Doubts:
 
     def __init__(self) -> None:
         self._connections: WeakSet[Any] = WeakSet()
-        self._are_any = False
+        self.are_any = False
+        """Whether there are some. A set of weak references that is empty takes a while to say."""
 
     def add(self, pool: Any) -> None:
         """Doubt what is idle now.
@@ -61,12 +62,11 @@ class Doubts:
         # Those that an event loop keeps for a moment count as used.
         idle += (getattr(context, "resting", None) for context in contexts)
         self._connections.update(connection for connection in idle if connection is not None)
-        self._are_any = True
+        self.are_any = True
 
     def has(self, connection: Any) -> bool:
         """Tell whether a connection has to be asked before it is used."""
-        # A set of weak references that is empty takes a while to say so.
-        return self._are_any and connection in self._connections
+        return connection in self._connections
 
     def close_idle(self, pool: Any) -> None:
         """Close those that are idle, instead of asking one after the other."""
@@ -80,7 +80,7 @@ class Doubts:
     def end(self, connection: Any) -> None:
         """Trust a connection, because it has answered."""
         self._connections.discard(connection)
-        self._are_any = bool(self._connections)
+        self.are_any = bool(self._connections)
 
 
 def take_idle(pool: Any) -> Any:

@@ -83,7 +83,7 @@ class LoopAttempt:
             if connection is None:
                 return False
             self._round_trip_time = server.description.min_round_trip_time
-            if steps.doubts.has(connection.connection):
+            if steps.doubts.are_any and steps.doubts.has(connection.connection):
                 self._ask(connection)
             else:
                 self._send(connection)

@@ -317,13 +317,14 @@ class ImplicitSession:
         ending: Ends it if it does not go back there; None if its end is somebody else's.
     """
 
-    __slots__ = ("__weakref__", "_delegate", "_ending", "_server_session")
+    __slots__ = ("__weakref__", "_delegate", "_ending", "_is_kept", "_server_session")
 
     def __init__(
         self, delegate: pymongo.MongoClient[Any], ending: SessionEnding | None = None
     ) -> None:
         self._delegate: Any = delegate
         self._ending = ending
+        self._is_kept = False
         self._server_session: Any = None
 
     def next_number(self) -> int:
@@ -361,8 +362,10 @@ class ImplicitSession:
         server_session = self._server_session
         if server_session is None or self._ending is None:
             return
-        self._ending.let_go(server_session)
-        if discard or server_session.dirty:
+        if self._is_kept:
+            self._ending.let_go(server_session)
+        self._is_kept = discard or server_session.dirty
+        if self._is_kept:
             # Not pooled, but kept: the command may be sent once more.
             self._ending.keep(self, server_session)
         else:

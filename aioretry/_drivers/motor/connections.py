@@ -287,11 +287,6 @@ class Connections:
 
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def are_kept(self) -> bool:
-        """Whether there are some that have done their work."""
-        return bool(self._kept)
-
     def take(
         self, pool: Any, *, has_waited: bool = True, is_awaited: bool = False
     ) -> LoopConnection | None:

@@ -25,6 +25,7 @@ LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 OLD = ServerView(("a", 1), ServerKind.PRIMARY, 9, True, None, 0.0, LIMITS, lambda: 0, object())
 NEW, REFUSED, INVALID = "new", "refused", "invalid"
 DUPLICATE, BAD_VALUE = 11000, 2
+ERROR = {"index": 0, "code": DUPLICATE}
 
 
 class Session:
@@ -148,6 +149,13 @@ class TestReplies:
         execution = sent([REFUSED, NEW, NEW], **harmless)
         answered(execution, reply)
         assert vagueness(execution, reply) is None
+
+    @pytest.mark.parametrize("reply", [{"n": 2}, {"n": 2, "writeErrors": [ERROR]}])
+    def test_a_routers_first_answer(self, reply):
+        """It may be that to a second sending of its own."""
+        execution = sent([REFUSED, NEW, NEW], replace(OLD, kind=ServerKind.MONGOS), times=0)
+        answered(execution, reply)
+        assert vagueness(execution, reply) is not None
 
     def test_no_answer(self):
         """An answer that says too little is none; the others stay."""

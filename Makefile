@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AT_ONCE ?= 7
 
 .PHONY: help demo quick test test-long test-all check pytest matrix bench bench-bulk bench-proxy bench-failovers \
-	bench-streams load chaos docs format clean
+	bench-streams load chaos simulate docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-streams  aggregates that follow changes, beside a full count; ARGS=--speed"
 	@echo "make load         orders for the example shop while primaries die, beside Motor (5 minutes)"
 	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
+	@echo "make simulate     the same in a simulated world, with virtual time; ARGS='--hours 4', ..."
 	@echo "make docs         the site, in docs/_build/html"
 	@echo "make format       format and sort imports"
 
@@ -41,7 +42,7 @@ demo: $(STAMP)
 	$(BIN)/python -m aioretry demo $(ARGS)
 
 quick: check
-	$(PYTEST) -n 5 -m "not server and not matrix" $(ARGS)
+	$(PYTEST) -n 5 -m "not server and not more and not matrix" $(ARGS)
 
 test: check pytest
 
@@ -83,6 +84,9 @@ load: $(STAMP)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation $(ARGS)
 
 docs: $(STAMP)
 	$(BIN)/python -m sphinx -W --keep-going -n -b html docs docs/_build/html

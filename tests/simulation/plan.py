@@ -1,0 +1,148 @@
+"""What happens in a run: operations and faults, all of it decided by one seed."""
+
+from dataclasses import dataclass, fields, replace
+from random import Random
+
+from tests.simulation.driver import Network
+
+KINDS = (
+    "insert",
+    "update",
+    "upsert",
+    "replace",
+    "delete",
+    "find_one_and_update",
+    "insert_many",
+    "bulk_write",
+    "coalesced",
+    "update_many",
+    "operation",
+    "user_session",
+    "keyed",
+)
+FAULTS = ("kill", "freeze", "cut_off", "step_down", "wall_clock", "outage")
+SECONDS = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a client."""
+
+    index: int
+    at: float
+    kind: str
+    deadline: float | None
+    """Seconds, or None."""
+
+    cancelled: float | None
+    """After how many seconds, if it is not over by then."""
+
+    resolved: float | None
+    """After how many seconds an unknown outcome is resolved, or None."""
+
+    count: int
+    """How many statements it has, if it may have several."""
+
+    ordered: bool
+    refused: int | None
+    """Which of its statements is refused, if it has several; None if all are good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that happens to a member."""
+
+    at: float
+    kind: str
+    member: int | None
+    """None for the primary."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run."""
+
+    seed: int
+    operations: tuple[Operation, ...]
+    faults: tuple[Fault, ...]
+    network: Network
+    version: tuple[int, int]
+    """That of the servers."""
+
+    connections: int
+    at_once: int
+    routers: float | None
+    """How often routers lose their connection to the shard, as a probability; None without any."""
+
+    closed_at: float | None
+    """When the client is closed, whatever is under way; None if that is at the end."""
+
+    @classmethod
+    def of(cls, seed: int, count: int = 150) -> "Plan":
+        """Return the run of a seed: its own mix of loads and faults."""
+        random = Random(f"plan {seed}")
+        kinds = random.sample(KINDS, random.randint(1, len(KINDS)))
+        kinds_of_faults = random.sample(FAULTS, random.randint(0, 4))
+        network = Network(opening=random.choice([0.0, 0.3, 1.0]))
+        for name in (field.name for field in fields(Network)):
+            if name != "opening" and random.random() < 0.25:
+                network = replace(network, **{name: random.choice([0.01, 0.05, 0.3])})
+        if random.random() < 0.05:
+            network = replace(network, unanswered=0.95)
+        # Where nothing is heard of a command for a minute, a few connections are not enough.
+        least = 10 if network.silent or network.slow else 1
+        faults = tuple(
+            Fault(
+                random.uniform(0, SECONDS),
+                random.choice(kinds_of_faults),
+                random.choice([None, None, None, 0, 1, 2]),
+                random.choice([0.05, 1.0, 12.0, 25.0, 2400.0]),
+            )
+            for _ in range(random.choice([1, 3, 8]) if kinds_of_faults else 0)
+        )
+        styles = _Styles(random, [fault.at for fault in faults])
+        return cls(
+            seed,
+            tuple(styles.operation(index, random.choice(kinds)) for index in range(count)),
+            faults,
+            network,
+            version=random.choice([(6, 0), (6, 0), (5, 0), (4, 4)]),
+            connections=max(least, random.choice([1, 2, 10, 100])),
+            at_once=max(least, random.choice([1, 2, 10, 256])),
+            routers=random.choice([0.0, 0.05, 0.5]) if random.random() < 0.3 else None,
+            closed_at=random.uniform(0, SECONDS) if random.random() < 0.1 else None,
+        )
+
+
+class _Styles:
+    """How the callers of a run go about it."""
+
+    def __init__(self, random: Random, faults: list[float]) -> None:
+        self._random = random
+        self._faults = faults
+        self._deadlines = random.sample([None, 0.02, 0.5, 5.0, 60.0, 7200.0], random.randint(1, 3))
+        self._cancelled = random.choice([0.0, 0.0, 0.1, 0.5])
+        self._resolved = random.choice([0.0, 0.5, 1.0])
+        self._burst = random.random() < 0.3
+
+    def operation(self, index: int, kind: str) -> Operation:
+        """Return an operation."""
+        random = self._random
+        at = random.uniform(0, SECONDS)
+        if self._faults and random.random() < 0.3:  # what is under way meanwhile is what matters
+            at = max(0.0, random.choice(self._faults) + random.uniform(-0.03, 0.01))
+        is_cancelled = random.random() < self._cancelled
+        is_resolved = random.random() < self._resolved
+        return Operation(
+            index,
+            round(at) if self._burst else at,
+            kind,
+            random.choice(self._deadlines),
+            random.choice([0.0, 0.001, 0.003, 0.1, 2.0]) if is_cancelled else None,
+            random.choice([0.0, 0.0, 1.0, 30.0, 2500.0]) if is_resolved else None,
+            random.randint(1, 6),
+            random.random() < 0.5,
+            random.choice([None, None, 0, 1, 2]),
+        )

@@ -1,0 +1,151 @@
+"""Routers in front of the replica set, which send again by themselves what was not answered."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from tests.simulation.members import RETRYABLE, Member, ReplicaSet, Request
+from tests.simulation.state import State
+
+HOST_UNREACHABLE = 6
+NO_PRIMARY_FOUND = 133  # FailedToSatisfyReadPreference
+SENDINGS = 3
+FOR_A_PRIMARY = 20.0
+LOOKED_EVERY = 0.1
+
+_UNREACHABLE = {"ok": 0.0, "code": HOST_UNREACHABLE, "codeName": "HostUnreachable"}
+
+
+class Router:
+    """A router: for a driver a server that takes writes.
+
+    What it answers is what its last sending met, and says nothing of the ones before.
+
+    Args:
+        replica_set: The only shard.
+        number: Which one it is.
+        random: How long everything takes, and what goes wrong.
+        breaks: How often its connection to the shard breaks, as a probability.
+    """
+
+    is_primary = True
+    term = 0
+
+    def __init__(self, replica_set: ReplicaSet, number: int, random: Random, breaks: float) -> None:
+        self.address = (f"router{number}", 27017)
+        self.name = f"r{number}"
+        self.is_up = True
+        self.is_frozen = False
+        self.inbox: list[Request] = []
+        self._set = replica_set
+        self._random = random
+        self._breaks = breaks
+        self.topology_version = (100 + number, 0)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def state(self) -> State:
+        """What the primary stores."""
+        return (self._set.primary or self._set.members[0]).state
+
+    def receive(self, request: Request) -> None:
+        """Take a command."""
+        if not self.is_up:
+            return
+        if self.is_frozen:
+            self.inbox.append(request)
+        else:
+            self._send(request, SENDINGS if request.command.number is not None else 1)
+
+    def freeze(self) -> None:
+        """Do nothing for a while."""
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """Go on."""
+        self.is_frozen = False
+        inbox, self.inbox = self.inbox, []
+        for request in inbox:
+            self.receive(request)
+
+    def _send(self, request: Request, sendings: int, patience: float = FOR_A_PRIMARY) -> None:
+        primary = self._set.primary
+        if primary is None:
+            if patience <= 0:
+                self._answer(request, {"ok": 0.0, "code": NO_PRIMARY_FOUND, "errmsg": "no primary"})
+            else:
+                self._later(LOOKED_EVERY, self._send, request, sendings, patience - LOOKED_EVERY)
+            return
+        sending = _Sending(self, request, primary, sendings - 1)
+        self._later(LOOKED_EVERY, sending.look)
+        draw = self._random.random()
+        if draw < self._breaks / 2:  # it never arrives
+            self._later(self._random.uniform(0, 0.1), sending.fail)
+            return
+        if draw < self._breaks:  # it arrives, and is not answered
+            self._later(self._random.uniform(0.005, 0.1), sending.fail)
+            sending.is_deaf = True
+        inner = replace(request, answer=sending.hear, is_over=False)
+        self._later(self._random.uniform(0.0002, 0.003), primary.receive, inner)
+
+    def again(self, request: Request, sendings: int, reply: Mapping[str, Any]) -> None:
+        """Send it once more, or answer with what came of this time."""
+        if sendings:
+            self._send(request, sendings)
+        else:
+            self._answer(request, reply)
+
+    def _answer(self, request: Request, reply: Mapping[str, Any]) -> None:
+        if not request.is_over:
+            request.answer(dict(reply))
+
+    def _later(self, seconds: float, call: Any, *args: Any) -> None:
+        self._set.loop.call_later(seconds, call, *args)
+
+
+class _Sending:
+    """One sending to the shard."""
+
+    def __init__(self, router: Router, request: Request, member: Member, left: int) -> None:
+        self._router = router
+        self._request = request
+        self._member = member
+        self._process = member.process
+        self._left = left
+        self.is_over = self.is_deaf = False
+
+    def look(self) -> None:
+        """Fail if the member is gone, or hangs while there is another primary."""
+        if self.is_over:
+            return
+        member, primary = self._member, self._router._set.primary
+        is_gone = not member.is_up or member.process != self._process
+        if is_gone or (member.is_frozen and primary not in {None, member}):
+            self.fail()
+        else:
+            self._router._later(LOOKED_EVERY, self.look)
+
+    def fail(self) -> None:
+        """The connection breaks."""
+        if not self.is_over:
+            self.is_over = True
+            labels = [] if self._request.command.number is None else [RETRYABLE]
+            self._router.again(
+                self._request, self._left, {**_UNREACHABLE, "errmsg": "", "errorLabels": labels}
+            )
+
+    def hear(self, reply: Mapping[str, Any]) -> None:
+        """Take the answer."""
+        if self.is_over or self.is_deaf:
+            return
+        self.is_over = True
+        plain = {name: value for name, value in reply.items() if name != "topologyVersion"}
+        if "writeConcernError" in plain:
+            plain.pop("errorLabels", None)  # of a shard's concern none is passed on
+        if RETRYABLE in plain.get("errorLabels", ()):
+            self._router.again(self._request, self._left, plain)
+        else:
+            self._router._answer(self._request, plain)

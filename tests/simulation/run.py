@@ -1,0 +1,499 @@
+"""One run: clients over the library, the library over the simulated servers, and the verdict."""
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest import mock
+
+from pymongo import DeleteOne, InsertOne, ReturnDocument, UpdateOne
+from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError
+
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    ResolveError,
+    RetryClient,
+    deadline,
+    outcome_of,
+    partial_result_of,
+    resolve,
+)
+from aioretry._drivers import motor
+from tests.simulation.clock import Clocks, VirtualLoop
+from tests.simulation.driver import OPERATION, SimulatedDriver, UserSession
+from tests.simulation.keys import Key
+from tests.simulation.members import Member, ReplicaSet
+from tests.simulation.plan import Fault, Operation, Plan
+from tests.simulation.routers import HOST_UNREACHABLE, NO_PRIMARY_FOUND, Router
+
+APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
+GRACE = 0.25 + 0.05
+"""How much later than its deadline an operation may end, in seconds."""
+
+PATIENCE = 10_000.0
+"""How long all operations may take together, in seconds."""
+
+SELECTION_TIMEOUT = 30.0
+"""The client's serverSelectionTimeoutMS, in seconds; a retry waits no longer for a server."""
+
+LONGEST = 200.0
+"""How long an operation without a deadline may take, in seconds."""
+
+# Duplicate keys, concerns that are not met, state changes, overload, history that is lost.
+_EXPECTED_CODES = {11000, 64, 50, 91, 189, 11602, 10107, 462, 217}
+_EXPECTED_CODES |= {HOST_UNREACHABLE, NO_PRIMARY_FOUND}
+
+QUIET = 120.0
+"""How long everything has to come to rest, in seconds."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What a caller was told of each of an operation's statements."""
+
+    tags: list[str]
+    outcomes: list[Outcome] = field(default_factory=list)
+    error: BaseException | None = None
+    done: int = 0
+    """How many of an operation's writes have ended well, one after the other."""
+
+    took: float = 0.0
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of a run."""
+
+    wrong: list[str]
+    trace: list[str]
+    counts: dict[str, int]
+
+
+class Run:
+    """A run.
+
+    Args:
+        plan: What happens.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.loop = VirtualLoop()
+        self.clocks = Clocks(self.loop)
+        self.trace: list[str] = []
+        self.wrong: list[str] = []
+        self.told: dict[int, Told] = {}
+        self.sent = 0
+        self.counts: Counter[str] = Counter()
+        self.sent_for: Counter[int] = Counter()
+        self.troubled_at = 0.0
+        """When something has happened to a server, in seconds."""
+
+    def note(self, text: str) -> None:
+        """Take a line of the trace."""
+        self.trace.append(f"{self.loop.time():10.6f} {text}")
+
+    def verdict(self) -> Verdict:
+        """Run it."""
+        with self.clocks.in_force(self.plan.seed):
+            self.loop.set_exception_handler(self._hear_of_trouble)
+            try:
+                self.loop.run_until_complete(self._run())
+            except BaseException as exc:  # noqa: BLE001 - it is a finding like others
+                self.wrong.append(f"the run ended with {exc!r}")
+            finally:
+                asyncio.set_event_loop(None)
+                self.loop.close()
+        return Verdict(self.wrong, self.trace, {**self.counts, "sent": self.sent})
+
+    def _hear_of_trouble(self, loop: Any, context: Mapping[str, Any]) -> None:
+        del loop
+        self.wrong.append(f"in the event loop: {context.get('exception', context['message'])!r}")
+
+    async def _run(self) -> None:
+        plan = self.plan
+        self.set = ReplicaSet(
+            self.loop,
+            self.clocks,
+            Random(f"servers {plan.seed}"),
+            self.note,
+            version=plan.version,
+        )
+        self.driver = SimulatedDriver(
+            self.loop,
+            self.set,
+            self._routers(),
+            Random(f"driver {plan.seed}"),
+            plan.network,
+            plan.seed,
+            self.note,
+            plan.connections,
+        )
+        self.driver.has_sent = self._has_sent
+        self._prepare_documents()
+        with mock.patch.object(motor, "MotorDriver", return_value=self.driver):
+            self.client = RetryClient(
+                "mongodb://simulated/?w=majority", max_concurrent_attempts=plan.at_once
+            )
+        self.collection = self.client.db.things
+        self.view = self.collection.coalesced()
+        self.shared = UserSession(self.driver)
+        tasks = [self.loop.create_task(self._operate(one)) for one in plan.operations]
+        if plan.closed_at is not None:
+            self.loop.call_at(plan.closed_at, self._close)
+        for fault in plan.faults:
+            self.loop.call_at(fault.at, self._begin_fault, fault)
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE)
+        for task, operation in zip(tasks, plan.operations, strict=True):
+            if not task.done():
+                self._complain(operation, "hangs")
+            elif task.exception() is not None:
+                self._complain(operation, f"ended with {task.exception()!r}")
+        ends = max((fault.at + fault.seconds for fault in plan.faults), default=0.0)
+        await asyncio.sleep(max(0.0, ends - self.loop.time()) + QUIET)
+        if plan.closed_at is None:
+            await self._judge_service()
+        self._judge_outcomes()
+        self._judge_leaks()
+        self._close()
+        await asyncio.sleep(5.0)
+        self._judge_sessions()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            self.wrong.append(f"{len(others)} tasks are left")
+
+    def _routers(self) -> list[Router]:
+        breaks = self.plan.routers
+        if breaks is None:
+            return []
+        random = Random(f"routers {self.plan.seed}")
+        return [Router(self.set, number, random, breaks) for number in range(2)]
+
+    def _close(self) -> None:
+        self.note("the client is closed")
+        self.client.close()
+
+    def _prepare_documents(self) -> None:
+        primary = self.set.primary
+        for operation in self.plan.operations:
+            for position in range(operation.count):
+                tag = f"t{operation.index}_{position}"
+                for kind in ("d", "u", "r"):
+                    primary.append(
+                        collection="things",
+                        key=f"{kind}{tag}",
+                        document={"_id": f"{kind}{tag}"},
+                        at=0.0,
+                    )
+        for key in ("hot", "many0", "many1"):
+            document = {"_id": key, "many": key != "hot"}
+            primary.append(collection="things", key=key, document=document, at=0.0)
+
+    def _has_sent(self, index: int) -> None:
+        self.sent += 1
+        self.sent_for[index] += 1
+        told = self.told.get(index)
+        if told is not None and told.is_over:
+            self.wrong.append(f"operation {index}: something is sent after it was over")
+
+    def _complain(self, operation: Operation, text: str) -> None:
+        self.wrong.append(f"operation {operation.index} ({operation.kind}): {text}")
+
+    # Faults.
+
+    def _begin_fault(self, fault: Fault) -> None:
+        member = self.set.primary if fault.member is None else self.set.members[fault.member]
+        member, later = member or self.set.members[0], self.loop.call_later
+        self._see_trouble()
+        self.note(f"{fault.kind} {member} for {fault.seconds} s")
+        match fault.kind:
+            case "kill" if member.is_up:
+                self.set.kill(member, loses=fault.seconds > 1)
+                later(fault.seconds, self._start, member)
+            case "freeze" if member.is_up and not member.is_frozen:
+                self.set.freeze(member)
+                later(fault.seconds, self._thaw, member)
+            case "cut_off" if not member.is_cut_off:
+                self.set.cut_off(member)
+                later(fault.seconds, self.set.join, member)
+            case "step_down":
+                self.set.step_down()
+            case "outage":
+                for one in self.set.members:
+                    self.set.kill(one, loses=False)
+                    later(fault.seconds, self._start, one)
+            case "wall_clock":
+                self.clocks.set_ahead += 100 * (fault.seconds - 5)
+
+    def _start(self, member: Member) -> None:
+        self._see_trouble()
+        if not member.is_up:
+            self.set.start(member)
+
+    def _thaw(self, member: Member) -> None:
+        self._see_trouble()
+        if member.is_up and member.is_frozen:
+            self.set.thaw(member)
+
+    def _see_trouble(self) -> None:
+        self.troubled_at = self.loop.time()
+
+    # Operations.
+
+    async def _operate(self, operation: Operation) -> None:
+        await asyncio.sleep(operation.at)
+        OPERATION.set(operation.index)
+        tags = [f"t{operation.index}_{n}" for n in range(_count_of(operation))]
+        told = self.told[operation.index] = Told(tags)
+        began = self.loop.time()
+        try:
+            async with asyncio.timeout(operation.cancelled):
+                with nullcontext() if operation.deadline is None else deadline(operation.deadline):
+                    await self._call(operation, tags)
+        except Exception as exc:  # noqa: BLE001 - it is what is looked at
+            told.error = exc
+            told.outcomes = _outcomes(operation, told, exc)
+            self.note(f"op {operation.index} ends with {exc!r}: {told.outcomes}")
+        else:
+            told.outcomes = [APPLIED] * len(tags)
+            self.note(f"op {operation.index} ends well")
+        told.took = self.loop.time() - began
+        self._judge_time(operation, told)
+        if self.plan.closed_at is None:
+            self._judge_error(operation, told)
+        self._judge_attempts(operation, told)
+        error = told.error
+        if error is not None and operation.resolved is not None and UNKNOWN in told.outcomes:
+            await asyncio.sleep(operation.resolved)
+            await self._resolve(operation, told, error)
+        told.is_over = operation.kind != "coalesced"  # others' inserts travel in its context
+
+    async def _resolve(self, operation: Operation, told: Told, error: BaseException) -> None:
+        began = self.loop.time()
+        try:
+            await resolve(error, 10.0)
+        except ResolveError as exc:
+            self.note(f"op {operation.index} can't be resolved: {exc}")
+        except Exception as exc:  # noqa: BLE001 - it is what is looked at
+            told.outcomes = _resolved(operation, told, _outcomes(operation, told, exc))
+            self.note(f"op {operation.index} is resolved by {exc!r}: {told.outcomes}")
+        else:
+            told.outcomes = _resolved(operation, told, [APPLIED] * len(told.tags))
+            self.note(f"op {operation.index} is resolved: applied")
+        if self.loop.time() - began > 10.0 + GRACE:
+            self._complain(operation, f"resolve took {self.loop.time() - began:.2f} s")
+
+    def _judge_time(self, operation: Operation, told: Told) -> None:
+        limits = [one for one in (operation.deadline, operation.cancelled) if one is not None]
+        if limits and told.took > min(limits) + GRACE:
+            self._complain(operation, f"took {told.took:.2f} s, and may take {min(limits)} s")
+        if not limits and not self.plan.network.silent:
+            # As long as nobody else can be elected, whoever is frozen is waited for.
+            since = min(told.took, self.loop.time() - self.set.elected_at)
+            if since > LONGEST:
+                self._complain(operation, f"took {since:.2f} s although all was well")
+
+    def _judge_error(self, operation: Operation, told: Told) -> None:
+        """What could be sent again is, as long as there is time; and inside it all is served."""
+        network, error = self.plan.network, told.error
+        if isinstance(error, OperationFailure) and _codes_of(error) - _EXPECTED_CODES:
+            self._complain(operation, f"ended with {error!r}")
+        is_limited = operation.deadline is not None and operation.deadline >= 60
+        if not is_limited or operation.cancelled is not None or operation.kind == "update_many":
+            return
+        if isinstance(error, DeadlineExceeded):
+            well_for = self.loop.time() - max(self.troubled_at, self.set.elected_at)
+            is_well = self.set.primary is not None and well_for > 30
+            if is_well and network.breaks < 0.7 and not network.silent and not network.slow:
+                self._complain(operation, "was not served, although all is well")
+        elif isinstance(error, ConnectionFailure) and told.took < SELECTION_TIMEOUT - 0.1:
+            # Where the clock was set, a server may have forgotten the write.
+            is_forgotten = network.forgotten or self.clocks.set_ahead
+            if not is_forgotten and not network.overloaded:
+                self._complain(operation, f"ended before its time with {error!r}")
+
+    def _judge_attempts(self, operation: Operation, told: Told) -> None:
+        """Attempts are bounded: by the time that they take, and by what happens to the servers."""
+        commands = len(told.tags) if operation.kind in {"bulk_write", "operation"} else 1
+        most = commands * (40 + 4 * told.took + 3 * self.driver.changes)
+        if self.sent_for[operation.index] > most:
+            self._complain(operation, f"was sent {self.sent_for[operation.index]} times")
+
+    async def _call(self, operation: Operation, tags: list[str]) -> None:
+        things, (tag, *_) = self.collection, tags
+        match operation.kind:
+            case "insert":
+                await things.insert_one({"_id": tag})
+            case "coalesced":
+                await self.view.insert_one({"_id": tag})
+            case "update":
+                await things.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
+            case "user_session":
+                await things.update_one({"_id": "hot"}, {"$inc": {tag: 1}}, session=self.shared)
+            case "upsert":
+                await things.update_one({"_id": f"new{tag}"}, {"$inc": {tag: 1}}, upsert=True)
+            case "replace":
+                await things.replace_one({"_id": f"r{tag}"}, {"v": tag})
+            case "delete":
+                await things.delete_one({"_id": f"d{tag}"})
+            case "find_one_and_update":
+                after = await things.find_one_and_update(
+                    {"_id": "hot"}, {"$inc": {tag: 1}}, return_document=ReturnDocument.AFTER
+                )
+                if after[tag] != 1:
+                    self._complain(operation, f"returned {after[tag]}")
+            case "insert_many":
+                documents = [_document(operation, n, each) for n, each in enumerate(tags)]
+                await things.insert_many(documents, operation.ordered)
+            case "update_many":
+                await things.update_many({"many": True}, {"$inc": {tag: 1}})
+            case "bulk_write":
+                requests = [_request(operation, n, each) for n, each in enumerate(tags)]
+                await things.bulk_write(requests, operation.ordered)
+            case "operation":
+                await self._call_operation(operation, tags)
+            case "keyed":
+                await self._call_with_key(tag)
+
+    async def _call_operation(self, operation: Operation, tags: list[str]) -> None:
+        async with self.collection.operation() as writes:
+            for tag in tags:
+                await writes.update_one({"_id": f"u{tag}"}, {"$inc": {tag: 1}})
+                self.told[operation.index].done += 1
+
+    async def _call_with_key(self, tag: str) -> None:
+        """Write with a key, and once more with the same, whatever came of the first time."""
+        key = Key(tag, self.clocks.monotonic, self.driver.end_session)
+        first = await self._write_with_key(key, tag)
+        again = await self._write_with_key(key, tag)
+        if first is not None and again is not None:
+            raise first if outcome_of(first) is UNKNOWN else again
+
+    async def _write_with_key(self, key: Key, tag: str) -> PyMongoError | None:
+        """Return what it ended with, or None."""
+        try:
+            async with self.collection.operation(key=key) as writes:
+                await writes.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
+        except PyMongoError as exc:
+            return exc
+        return None
+
+    # Verdicts.
+
+    async def _judge_service(self) -> None:
+        """After the last fault everything is served again."""
+        OPERATION.set(-1)
+        self.driver.network = type(self.plan.network)()
+        with deadline(30.0):
+            await self.collection.update_one({"_id": "hot"}, {"$inc": {"served": 1}})
+
+    def _judge_outcomes(self) -> None:
+        primary = self.set.primary
+        documents = primary.state.documents("things")
+        for operation in self.plan.operations:
+            told = self.told.get(operation.index)
+            if told is None or not told.outcomes:
+                continue
+            for position, (tag, outcome) in enumerate(zip(told.tags, told.outcomes, strict=True)):
+                times = _times(operation, position, tag, documents)
+                right = {APPLIED: {1}, NOT_APPLIED: {0}, UNKNOWN: {0, 1}}
+                if times not in right[outcome]:
+                    self._complain(
+                        operation, f"{tag} was told {outcome.name}, and was done {times} times"
+                    )
+
+    def _judge_leaks(self) -> None:
+        pending = self.client._write_path.coordinator().pending
+        if pending._under_way or pending.waiting:
+            self.wrong.append(f"left: {pending!r}")
+        if self.driver.under_way or any(self.driver.opening.values()):
+            self.wrong.append(f"{len(self.driver.under_way)} attempts are left in the driver")
+
+    def _judge_sessions(self) -> None:
+        """What the servers know is pooled, or was ended."""
+        while self.told:
+            self.counts.update(one.name for one in self.told.popitem()[1].outcomes)
+        gc.collect()
+        pooled = {session for session, _ in self.driver.pool} | {self.shared.id}
+        left = self.set.sessions.keys() - pooled - self.driver.ended
+        if left:
+            self.wrong.append(f"{len(left)} sessions are left at the servers")
+
+
+def _count_of(operation: Operation) -> int:
+    several = {"insert_many", "bulk_write", "operation"}
+    return operation.count if operation.kind in several else 1
+
+
+def _document(operation: Operation, position: int, tag: str) -> dict[str, Any]:
+    """Return a document to be inserted; there may be one of its id already."""
+    return {"_id": "hot" if position == operation.refused else tag}
+
+
+def _request(operation: Operation, position: int, tag: str) -> Any:
+    match position % 3:
+        case 0:
+            return InsertOne(_document(operation, position, tag))
+        case 1:
+            return UpdateOne({"_id": "hot"}, {"$inc": {tag: 1}})
+        case _:
+            return DeleteOne({"_id": f"d{tag}"})
+
+
+def _codes_of(error: OperationFailure) -> set[int | None]:
+    """Return the codes of a server's error, and of each part of it."""
+    if not isinstance(error, BulkWriteError):
+        return {error.code}
+    details = error.details
+    return {one["code"] for one in [*details["writeErrors"], *details["writeConcernErrors"]]}
+
+
+def _resolved(operation: Operation, told: Told, outcomes: list[Outcome]) -> list[Outcome]:
+    """Return the outcomes of an operation after one of its writes was resolved."""
+    if operation.kind != "operation":
+        return outcomes
+    return [
+        new if old is UNKNOWN else old for old, new in zip(told.outcomes, outcomes, strict=True)
+    ]
+
+
+def _outcomes(operation: Operation, told: Told, exc: BaseException) -> list[Outcome]:
+    """Return what an exception says of each statement; nobody was asked by what says nothing."""
+    count = len(told.tags)
+    outcome = outcome_of(exc) or NOT_APPLIED
+    if operation.kind == "operation":
+        outcomes = [APPLIED] * told.done + [outcome] + [NOT_APPLIED] * count
+        return outcomes[:count]
+    partial = partial_result_of(exc)
+    if partial is not None and partial.outcomes:
+        return [*partial.outcomes]
+    return [outcome] * count
+
+
+def _times(operation: Operation, position: int, tag: str, documents: Mapping[str, Any]) -> int:
+    """Return how often a statement was executed."""
+    kind = operation.kind
+    if kind == "bulk_write":
+        kind = ("insert", "update", "delete")[position % 3]
+    match kind:
+        case "insert" | "insert_many" | "coalesced":
+            return int(tag in documents)
+        case "upsert":
+            return int(documents.get(f"new{tag}", {}).get(tag, 0))
+        case "replace":
+            return int("v" in documents[f"r{tag}"])
+        case "delete":
+            return int(f"d{tag}" not in documents)
+        case "operation":
+            return int(documents[f"u{tag}"].get(tag, 0))
+        case "update_many":
+            return max(int(documents[f"many{n}"].get(tag, 0)) for n in range(2))
+        case _:
+            return int(documents["hot"].get(tag, 0))

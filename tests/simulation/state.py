@@ -1,0 +1,332 @@
+"""What a member stores: documents, and what was done under which transaction id. Pure.
+
+It is a function of the member's oplog, so that what is rolled back is forgotten by both.
+"""
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+FIRST_TELLING = (6, 0)
+"""From this version on a reply says what is known from before."""
+
+FIRST_IN_ORDER = (5, 0)
+
+DUPLICATE_KEY = 11000
+INVALID_OPTIONS = 72
+INCOMPLETE_HISTORY = 217
+TOO_OLD = 225
+
+# TransactionRecordMinimumLifetimeMinutes, and logicalSessionTimeoutMinutes.
+REMEMBERED_FOR = 30 * 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the oplog: one statement that has changed something, or nothing but a term."""
+
+    term: int
+    index: int
+    at: float
+    collection: str = ""
+    key: Any = None
+    document: Mapping[str, Any] | None = None
+    """What it is now; None if it was deleted."""
+
+    session: bytes | None = None
+    number: int = 0
+    statement: int = 0
+    answer: Mapping[str, Any] = field(default_factory=dict)
+    """What is told of the statement, now and whenever it is asked again."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What is remembered of the latest transaction id of a session."""
+
+    number: int
+    at: float
+    statements: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    is_incomplete: bool = False
+    """Whether entries of it have left the oplog."""
+
+
+class State:
+    """What the entries of an oplog amount to."""
+
+    def __init__(self) -> None:
+        self.collections: dict[str, dict[Any, Mapping[str, Any]]] = {}
+        self.records: dict[bytes, Record] = {}
+
+    def documents(self, collection: str) -> dict[Any, Mapping[str, Any]]:
+        """Return the documents of a collection, by their ids."""
+        return self.collections.setdefault(collection, {})
+
+    def apply(self, entry: Entry) -> None:
+        """Take over an entry of the oplog."""
+        if entry.collection:
+            documents = self.documents(entry.collection)
+            if entry.document is None:
+                documents.pop(entry.key, None)
+            else:
+                documents[entry.key] = entry.document
+        if entry.session is not None:
+            record = self.records.get(entry.session)
+            if record is None or record.number != entry.number:
+                record = self.records[entry.session] = Record(entry.number, entry.at)
+            record.at = entry.at
+            record.statements[entry.statement] = entry.answer
+
+    def forget_old(self, now: float, sessions: Container[bytes]) -> None:
+        """Forget what is old, apart from what was done over sessions that there are."""
+        for session, record in [*self.records.items()]:
+            if session not in sessions and now - record.at > REMEMBERED_FOR:
+                del self.records[session]
+
+    def lose_history(self) -> None:
+        """Have all that was done left the oplog: that it was is known, and not what it was."""
+        for record in self.records.values():
+            record.statements.clear()
+            record.is_incomplete = True
+
+
+class CommandError(Exception):
+    """The whole command is refused."""
+
+    def __init__(self, code: int, text: str, *labels: str) -> None:
+        super().__init__(text)
+        self.reply: dict[str, Any] = {"ok": 0.0, "code": code, "codeName": text, "errmsg": text}
+        if labels:
+            self.reply["errorLabels"] = [*labels]
+
+
+class StatementError(Exception):
+    """A statement is refused."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(slots=True)
+class Command:
+    """A command as it came over the wire."""
+
+    name: str
+    body: Mapping[str, Any]
+    session: bytes | None
+    number: int | None
+
+    @property
+    def collection(self) -> str:
+        """Where it goes."""
+        return str(self.body[self.name])
+
+    @property
+    def holds_multi(self) -> bool:
+        """Whether a statement may change several documents."""
+        if self.name == "delete":
+            return not all(one["limit"] for one in self.statements)
+        return self.name == "update" and any(one.get("multi") for one in self.statements)
+
+    @property
+    def statements(self) -> list[Mapping[str, Any]]:
+        """What it holds."""
+        fields = {"insert": "documents", "update": "updates", "delete": "deletes"}
+        if self.name == "findAndModify":
+            return [self.body]
+        return list(self.body[fields[self.name]])
+
+
+class Execution:
+    """Executes a command on a primary, as a mongod does.
+
+    Args:
+        version: Its version.
+        state: What the primary stores; it is changed through entries only.
+        append: Adds an entry to the oplog, which applies it.
+        at: The server's time.
+    """
+
+    def __init__(
+        self,
+        version: tuple[int, int],
+        state: State,
+        append: Callable[..., None],
+        at: float,
+    ) -> None:
+        self._version = version
+        self._state = state
+        self._append = append
+        self._at = at
+
+    def run(self, command: Command) -> dict[str, Any]:
+        """Return the reply.
+
+        Raises:
+            CommandError: The command is refused as a whole.
+        """
+        if command.number is not None and command.holds_multi:
+            raise CommandError(INVALID_OPTIONS, "no multi updates in retryable writes")
+        record = self._record_of(command)
+        if command.name == "findAndModify":
+            return self._find_and_modify(command, record)
+        reply: dict[str, Any] = {"ok": 1.0, "n": 0}
+        if command.name == "update":
+            reply["nModified"] = 0
+        errors, retried, upserted = [], [], []
+        ids = command.body.get("stmtIds") or range(len(command.statements))
+        for index, number, statement in self._in_order(command, record, ids):
+            known = None if record is None else record.statements.get(number)
+            if record is not None and known is None and record.is_incomplete:
+                raise CommandError(INCOMPLETE_HISTORY, "IncompleteTransactionHistory")
+            try:
+                answer = known or self._execute(command, statement, number)
+            except StatementError as exc:
+                errors.append({"index": index, "code": exc.code, "errmsg": str(exc)})
+                if command.body.get("ordered", True):
+                    break
+                continue
+            if known is not None:
+                retried.append(number)
+            reply["n"] += answer["n"]
+            if command.name == "update":
+                reply["nModified"] += answer["nModified"]
+            if "upserted" in answer:
+                upserted.append({"index": index, "_id": answer["upserted"]})
+        if upserted:
+            reply["upserted"] = upserted
+        if errors:
+            reply["writeErrors"] = errors
+        if retried and self._version >= FIRST_TELLING:
+            reply["retriedStmtIds"] = retried
+        return reply
+
+    def _in_order(
+        self, command: Command, record: Record | None, ids: Sequence[int]
+    ) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
+        """Give the statements that are executed, or answered from memory; each with its index.
+
+        Before MongoDB 5.0, inserts that are new are gathered until the last one; those that are
+        known go first, and if the last one is known, nobody executes what was gathered.
+        """
+        numbered = [*zip(ids, command.statements, strict=True)]
+        if command.name == "insert" and record is not None and self._version < FIRST_IN_ORDER:
+            known = [one for one in numbered if one[0] in record.statements]
+            new = [one for one in numbered if one[0] not in record.statements]
+            numbered = known if known and known[-1] is numbered[-1] else known + new
+        for index, (number, statement) in enumerate(numbered):
+            yield index, number, statement
+
+    def _record_of(self, command: Command) -> Record | None:
+        if command.number is None or command.session is None:
+            return None
+        record = self._state.records.get(command.session)
+        if record is None or record.number < command.number:
+            return None
+        if record.number > command.number:
+            raise CommandError(TOO_OLD, "TransactionTooOld")
+        return record
+
+    def _find_and_modify(self, command: Command, record: Record | None) -> dict[str, Any]:
+        known = None if record is None else record.statements.get(0)
+        if record is not None and known is None and record.is_incomplete:
+            raise CommandError(INCOMPLETE_HISTORY, "IncompleteTransactionHistory")
+        if known is not None:
+            told = {"retriedStmtId": 0} if self._version >= FIRST_TELLING else {}
+            return {"ok": 1.0, **known, **told}
+        key = command.body["query"]["_id"]
+        before = self._state.documents(command.collection).get(key)
+        after, is_changed = before, False
+        if command.body.get("remove"):
+            after, is_changed = None, before is not None
+        elif before is not None or command.body.get("upsert"):
+            update = command.body["update"]
+            after = updated(before or {"_id": key}, update)
+            is_changed = before is None or changes(before, after, update)
+        answer = {"value": after if command.body.get("new") else before}
+        if is_changed:
+            self._log(command, 0, key, after, answer)
+        return {"ok": 1.0, **answer}
+
+    def _execute(
+        self, command: Command, statement: Mapping[str, Any], number: int
+    ) -> Mapping[str, Any]:
+        documents = self._state.documents(command.collection)
+        if command.name == "insert":
+            key = statement["_id"]
+            if key in documents:
+                raise StatementError(DUPLICATE_KEY, f"E11000 duplicate key: {key}")
+            return self._log(command, number, key, statement, {"n": 1})
+        keys = matching(documents, statement["q"])
+        if command.name == "delete":
+            keys = keys if not statement["limit"] else keys[:1]
+            for key in keys:
+                self._log(command, number, key, None, {"n": 1})
+            return {"n": len(keys)}
+        keys = keys if statement.get("multi") else keys[:1]
+        if not keys and statement.get("upsert"):
+            key = statement["q"]["_id"]
+            after = updated({"_id": key}, statement["u"])
+            return self._log(command, number, key, after, {"n": 1, "nModified": 0, "upserted": key})
+        modified = 0
+        for key in keys:
+            after = updated(documents[key], statement["u"])
+            if changes(documents[key], after, statement["u"]):
+                modified += 1
+                self._log(command, number, key, after, {"n": 1, "nModified": 1})
+        return {"n": len(keys), "nModified": modified}
+
+    def _log(
+        self,
+        command: Command,
+        number: int,
+        key: Any,
+        document: Mapping[str, Any] | None,
+        answer: Mapping[str, Any],
+    ) -> Mapping[str, Any]:
+        session = None if command.number is None else command.session
+        self._append(
+            collection=command.collection,
+            key=key,
+            document=document,
+            session=session,
+            number=command.number or 0,
+            statement=number,
+            answer=answer,
+            at=self._at,
+        )
+        return answer
+
+
+def matching(documents: Mapping[Any, Mapping[str, Any]], query: Mapping[str, Any]) -> list[Any]:
+    """Return the ids of the documents that match."""
+    if "_id" in query:
+        return [query["_id"]] if query["_id"] in documents else []
+    return [
+        key
+        for key, document in documents.items()
+        if all(document.get(name) == value for name, value in query.items())
+    ]
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+    """Tell whether an update counts as one; a replacement does, whatever is replaced."""
+    return before != after or not any(name.startswith("$") for name in update)
+
+
+def updated(document: Mapping[str, Any], update: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a document as an update leaves it."""
+    changed = dict(document)
+    for operator, fields in update.items():
+        match operator:
+            case "$inc":
+                for name, amount in fields.items():
+                    changed[name] = changed.get(name, 0) + amount
+            case "$set":
+                changed.update(fields)
+            case _ if operator.startswith("$"):
+                raise StatementError(9, f"unknown operator {operator}")
+            case _:
+                return {"_id": document["_id"], **update}
+    return changed

@@ -1,0 +1,222 @@
+"""The model beside a real server: the same commands, the same replies, the same documents."""
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from bson.binary import Binary
+from bson.int64 import Int64
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+from tests.lengths import in_full
+from tests.simulation.clock import Clocks, VirtualLoop
+from tests.simulation.members import ReplicaSet, Request
+from tests.simulation.state import Command
+
+STEPS = 60
+SESSIONS = 3
+TOLD = (
+    "ok",
+    "code",
+    "n",
+    "nModified",
+    "upserted",
+    "retriedStmtIds",
+    "retriedStmtId",
+    "value",
+    "errorLabels",
+)
+
+
+class Model:
+    """The simulated set, asked one command after the other."""
+
+    def __init__(self, version: tuple[int, int]) -> None:
+        self._loop = VirtualLoop()
+        self._set = ReplicaSet(
+            self._loop, Clocks(self._loop), Random(1), lambda _: None, version=version
+        )
+        self._go_on()
+
+    def run(self, command: Mapping[str, Any], session: int, number: int | None) -> dict[str, Any]:
+        """Return the reply to a command."""
+        replies: list[Any] = []
+        name = next(iter(command))
+        made = Command(name, command, b"%d" % session, number)
+        self._set.primary.receive(Request(made, True, None, None, replies.append))
+        self._go_on()
+        return dict(replies.pop())
+
+    def documents(self, collection: str) -> list[Any]:
+        """Return what is stored."""
+        return [*self._set.primary.state.documents(collection).values()]
+
+    def step_down(self) -> None:
+        """Have another member elected, or the same again."""
+        self._set.step_down()
+        self._go_on(20.0)
+
+    def close(self) -> None:
+        """End it."""
+        self._loop.close()
+
+    def _go_on(self, seconds: float = 1.0) -> None:
+        self._loop.call_later(seconds, self._loop.stop)
+        self._loop.run_forever()
+
+
+class Real:
+    """A real server, asked so."""
+
+    def __init__(self, client: MongoClient[Any]) -> None:
+        self._client = client
+        self._sessions = [Binary.from_uuid(uuid4()) for _ in range(SESSIONS)]
+
+    def run(self, command: Mapping[str, Any], session: int, number: int | None) -> dict[str, Any]:
+        """Return the reply to a command."""
+        with self._client.start_session(causal_consistency=False) as held:
+            own = held.session_id
+            server_session: Any = held._server_session
+            server_session.session_id = {"id": self._sessions[session]}
+            whole = {**command, "writeConcern": {"w": "majority"}}
+            if number is not None:
+                whole["txnNumber"] = Int64(number)
+            try:
+                return dict(self._client.simulation.command(whole, session=held))
+            except OperationFailure as exc:
+                return dict(exc.details or {})
+            finally:
+                server_session.session_id = own
+
+    def documents(self, collection: str) -> list[Any]:
+        """Return what is stored."""
+        return [*self._client.simulation[collection].find()]
+
+
+def told(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what counts in a reply."""
+    found = {name: reply[name] for name in TOLD if name in reply}
+    found["writeErrors"] = [(one["index"], one["code"]) for one in reply.get("writeErrors", ())]
+    return found
+
+
+class Sequence:
+    """Commands of one client, some of them asked again.
+
+    Args:
+        seed: Decides all of it.
+        collection: Where they go.
+    """
+
+    def __init__(self, seed: int, collection: str) -> None:
+        self._random = Random(f"sequence {seed}")
+        self._collection = collection
+        self._numbers = [0] * SESSIONS
+        self._latest: dict[int, dict[str, Any]] = {}
+
+    def step(self) -> tuple[dict[str, Any], int, int | None]:
+        """Return a command, its session and its number."""
+        random, session = self._random, self._random.randrange(SESSIONS)
+        draw = random.random()
+        if draw < 0.35 and session in self._latest:  # once more
+            return self._latest[session], session, self._numbers[session]
+        if draw < 0.4 and self._numbers[session] > 1:  # too late
+            return self._command(), session, self._numbers[session] - 1
+        if draw < 0.45:
+            return self._command(), session, None
+        self._numbers[session] += 1
+        self._latest[session] = command = self._command()
+        return command, session, self._numbers[session]
+
+    def _command(self) -> dict[str, Any]:
+        random = self._random
+        many = range(random.choice([1, 1, 2, 4]))
+        ordered = random.random() < 0.5
+        match random.choice(["insert", "update", "delete", "findAndModify"]):
+            case "insert":
+                documents = [{"_id": self._id(), "n": 0} for _ in many]
+                return {"insert": self._collection, "documents": documents, "ordered": ordered}
+            case "update":
+                updates = [{"q": {"_id": self._id()}, **self._update()} for _ in many]
+                return {"update": self._collection, "updates": updates, "ordered": ordered}
+            case "delete":
+                deletes = [{"q": {"_id": self._id()}, "limit": 1} for _ in many]
+                return {"delete": self._collection, "deletes": deletes, "ordered": ordered}
+            case _:
+                command = {"findAndModify": self._collection, "query": {"_id": self._id()}}
+                if random.random() < 0.3:
+                    return {**command, "remove": True}
+                update = self._update()
+                update["update"] = update.pop("u")
+                return {**command, **update, "new": random.random() < 0.5}
+
+    def _id(self) -> int:
+        return self._random.randrange(6)
+
+    def _update(self) -> dict[str, Any]:
+        random = self._random
+        update = random.choice([{"$inc": {"n": 1}}, {"$set": {"n": 5}}, {"n": 7}])
+        return {"u": update, "upsert": random.random() < 0.5}
+
+
+class Comparison:
+    """A sequence of commands, for the model and for a server.
+
+    Args:
+        client: The server's.
+        seed: Decides the sequence.
+    """
+
+    def __init__(self, client: MongoClient[Any], seed: int) -> None:
+        self._client = client
+        self._collection = f"c{seed}"
+        self._sequence = Sequence(seed, self._collection)
+        major, minor, *_ = client.server_info()["versionArray"]
+        self.model, self._real = Model((major, minor)), Real(client)
+        client.simulation.drop_collection(self._collection)
+        client.simulation.create_collection(self._collection)
+
+    def run(self, steps: int) -> None:
+        """Send commands to both; the replies are to be the same."""
+        for number in range(steps):
+            step = self._sequence.step()
+            model, real = (told(each.run(*step)) for each in (self.model, self._real))
+            assert real == model, (number, step)
+
+    def end(self) -> None:
+        """Compare what is stored."""
+        self.model.close()
+        model, real = (
+            sorted(each.documents(self._collection), key=lambda one: one["_id"])
+            for each in (self.model, self._real)
+        )
+        assert real == model
+        self._client.simulation.drop_collection(self._collection)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(in_full(100, otherwise=10)))
+def test_replies_and_documents(plain, seed):
+    """Whatever is sent under whatever id, the model answers and stores what a server does."""
+    comparison = Comparison(plain, seed)
+    comparison.run(STEPS)
+    comparison.end()
+
+
+@pytest.mark.usefixtures("three_members")
+async def test_step_downs(replica_set, plain):
+    """What was done under an id is known to the next primary, too."""
+    comparison = await asyncio.to_thread(Comparison, plain, 1000)
+    for _ in range(2):
+        await asyncio.to_thread(comparison.run, STEPS)
+        await asyncio.to_thread(comparison.model.step_down)
+        old = await replica_set.step_down()
+        await replica_set.wait_for_primary(other_than=old)
+        # Retried until the client knows the new one, too.
+        await asyncio.to_thread(plain.simulation.others.insert_one, {})
+    await asyncio.to_thread(comparison.run, STEPS)
+    comparison.end()

@@ -1,0 +1,225 @@
+"""The simulated replica set does what facts about the real one say. No library, no client."""
+
+from random import Random
+
+import pytest
+
+from tests.simulation.clock import Clocks, VirtualLoop
+from tests.simulation.members import ReplicaSet, Request
+from tests.simulation.state import REMEMBERED_FOR, Command
+
+
+class World:
+    """A replica set, and the answers that it has given."""
+
+    def __init__(self):
+        self.loop = VirtualLoop()
+        self.clocks = Clocks(self.loop)
+        self.set = ReplicaSet(self.loop, self.clocks, Random(1), lambda _: None)
+        self.answers = []
+
+    def go_on(self, seconds):
+        """Let the time pass."""
+        self.loop.call_later(seconds, self.loop.stop)
+        self.loop.run_forever()
+
+    def send(self, name, statements, *, to=None, number=None, session=b"s", w="majority", **more):
+        """Have a command executed; its answer comes later."""
+        fields = {"insert": "documents", "update": "updates", "delete": "deletes"}
+        body = {name: "things", **more}
+        if name in fields:
+            body[fields[name]] = statements
+        member = to or self.set.primary
+        command = Command(name, body, session, number)
+        request = Request(command, w == "majority", more.get("wtimeout"), None, self.answers.append)
+        member.receive(request)
+
+    def ask(self, name, statements, **more):
+        """Return the answer to a command."""
+        self.send(name, statements, **more)
+        self.go_on(1.0)
+        return {key: value for key, value in self.answers.pop().items() if key != "topologyVersion"}
+
+    def document(self, key):
+        """Return a document of the present primary."""
+        return self.set.primary.state.documents("things").get(key)
+
+
+@pytest.fixture
+def world():
+    """A set of three with a primary."""
+    made = World()
+    made.go_on(1.0)
+    yield made
+    made.loop.close()
+
+
+INSERT = [{"_id": 1}]
+INCREMENT = [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}, "upsert": True}]
+
+
+class TestTransactionIds:
+    """What was done under one is known again."""
+
+    def test_answers_from_memory(self, world):
+        """The same id is executed once, and answered alike; the reply says so."""
+        first = world.ask("update", INCREMENT, number=1)
+        again = world.ask("update", INCREMENT, number=1)
+        assert {**first, "retriedStmtIds": [0]} == again
+        assert {"_id": 1, "n": 1} == world.document(1)
+
+    def test_whatever_is_asked(self, world):
+        """The id counts, and not what is asked."""
+        world.ask("insert", INSERT, number=1)
+        again = world.ask("insert", [{"_id": 2}], number=1)
+        assert (1, [0]) == (again["n"], again["retriedStmtIds"])
+        assert world.document(2) is None
+
+    def test_an_older_one(self, world):
+        """After a later number of the session, 225."""
+        world.ask("insert", INSERT, number=2)
+        assert 225 == world.ask("insert", [{"_id": 2}], number=1)["code"]
+
+    def test_one_that_has_changed_nothing(self, world):
+        """It is on no record, and executed when it is asked again; but its number counts."""
+        nothing = [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]
+        assert 0 == world.ask("update", nothing, number=1)["n"]
+        world.ask("insert", INSERT, session=b"other", number=1)
+        assert 1 == world.ask("update", nothing, number=1)["n"]
+        assert 225 == world.ask("update", nothing, number=0)["code"]
+
+    def test_in_parts(self, world):
+        """Of an unordered insert, what was refused is tried again, and the rest is remembered."""
+        world.ask("insert", INSERT, session=b"other", number=1)
+        documents = [{"_id": 0}, {"_id": 1}, {"_id": 2}]
+        first = world.ask("insert", documents, number=1, ordered=False)
+        assert (2, [1]) == (first["n"], [error["index"] for error in first["writeErrors"]])
+        world.ask("delete", [{"q": {"_id": 1}, "limit": 1}], session=b"other", number=2)
+        again = world.ask("insert", documents, number=1, ordered=False)
+        assert (3, [0, 2]) == (again["n"], again["retriedStmtIds"])
+        assert "writeErrors" not in again
+
+    def test_history_that_has_left_the_oplog(self, world):
+        """217."""
+        world.ask("insert", INSERT, number=1)
+        world.set.primary.state.lose_history()
+        assert 217 == world.ask("insert", INSERT, number=1)["code"]
+
+    def test_find_and_modify(self, world):
+        """It gives the same document again."""
+        more = {"query": {"_id": 1}, "update": {"$inc": {"n": 1}}, "upsert": True, "new": True}
+        first = world.ask("findAndModify", [], number=1, **more)
+        again = world.ask("findAndModify", [], number=1, **more)
+        assert {"_id": 1, "n": 1} == first["value"] == again["value"]
+
+    def test_multi(self, world):
+        """Multi statements have none."""
+        multi = [{"q": {}, "u": {"$inc": {"n": 1}}, "multi": True}]
+        assert 72 == world.ask("update", multi, number=1)["code"]
+
+    @pytest.mark.parametrize("is_used", [True, False])
+    def test_forgotten(self, world, is_used):
+        """Half an hour after the session was used for the last time, and not before."""
+        world.ask("insert", INSERT, number=1)
+        for _ in range(4):
+            world.go_on(REMEMBERED_FOR / 3)
+            if is_used:
+                world.ask("insert", INSERT, number=1)
+        world.go_on(600)
+        again = world.ask("insert", INSERT, number=1)
+        assert is_used == ("retriedStmtIds" in again)
+        assert is_used == ("writeErrors" not in again)
+
+
+class TestMajority:
+    """What a majority has stays, and what it has not may go."""
+
+    def cut_off_primary(self, world):
+        """Take the primary from the others until there is another one."""
+        old = world.set.primary
+        world.set.cut_off(old)
+        world.go_on(30.0)
+        assert world.set.primary is not old
+        return old
+
+    def test_a_primary_that_is_cut_off(self, world):
+        """It answers w: 1, and what it has answered is rolled back, with its record."""
+        old = world.set.primary
+        world.set.cut_off(old)
+        world.send("insert", INSERT, to=old, number=1, w=1)
+        world.send("insert", [{"_id": 2}], to=old, session=b"m", number=1)
+        assert 1 == world.answers.pop()["n"]  # and none to the other one
+        world.go_on(30.0)
+        assert 11602 == world.answers.pop()["writeConcernError"]["code"]
+        world.set.join(old)
+        world.go_on(30.0)
+        assert world.document(1) is None
+        assert old.oplog == world.set.primary.oplog
+        assert 1 == world.ask("insert", INSERT, number=1)["n"]
+
+    def test_what_a_majority_has(self, world):
+        """It is still there, with its record, whoever is the primary."""
+        world.ask("update", INCREMENT, number=1)
+        self.cut_off_primary(world)
+        assert [0] == world.ask("update", INCREMENT, number=1)["retriedStmtIds"]
+        assert {"_id": 1, "n": 1} == world.document(1)
+
+    def test_an_answer_from_memory_waits_for_a_majority(self, world):
+        """It is no better than what it is about."""
+        primary = world.set.primary
+        for member in world.set.members:
+            if member is not primary:
+                world.set.freeze(member)
+        world.send("insert", INSERT, number=1, w=1)
+        assert 1 == world.answers.pop()["n"]
+        world.send("insert", INSERT, number=1, wtimeout=0.5)
+        world.go_on(1.0)
+        assert 64 == world.answers.pop()["writeConcernError"]["code"]
+
+    def test_a_frozen_primary(self, world):
+        """What it was sent meanwhile it executes when it goes on, and then rolls it back."""
+        old = world.set.primary
+        world.set.freeze(old)
+        world.send("insert", INSERT, to=old, number=1, w=1)
+        world.go_on(30.0)
+        assert [] == world.answers
+        world.set.thaw(old)
+        assert 1 == world.answers.pop()["n"]
+        world.go_on(5.0)
+        assert not old.is_primary
+        assert world.document(1) is None
+
+    def test_a_crash(self, world):
+        """What is not in the journal is lost with the process, and its memory too."""
+        primary = world.set.primary
+        world.send("insert", INSERT, number=1, w=1)
+        world.set.kill(primary, loses=True)
+        world.go_on(30.0)
+        world.set.start(primary)
+        world.go_on(30.0)
+        assert world.document(1) is None
+        assert 1 == world.ask("insert", INSERT, number=1)["n"]
+
+    def test_without_a_majority(self, world):
+        """Nobody is elected, and who is alone steps down."""
+        first, second, third = world.set.members
+        for member in (first, second):
+            world.set.kill(member, loses=False)
+        world.go_on(60.0)
+        assert world.set.primary is None
+        assert not third.is_primary
+        world.set.start(first)
+        world.go_on(60.0)
+        assert world.set.primary in {first, third}
+
+    def test_a_step_down(self, world):
+        """Whoever waits is told so, with the label by which it is sent again."""
+        primary = world.set.primary
+        for member in world.set.members:
+            if member is not primary:
+                world.set.freeze(member)
+        world.send("insert", INSERT, number=1)
+        world.set.step_down()
+        reply = world.answers.pop()
+        assert (1, ["RetryableWriteError"]) == (reply["n"], reply["errorLabels"])
+        assert 10107 == world.ask("insert", INSERT, number=1, to=primary)["code"]

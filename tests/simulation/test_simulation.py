@@ -1,0 +1,167 @@
+"""Simulated runs: many of them, and whether they are the same each time and find mistakes."""
+
+import asyncio
+import logging
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from aioretry._retry.sessions import CommandNumber
+from aioretry._retry.verdict import RetryState
+from aioretry._writes.bulk_result import BulkResult
+from tests.lengths import in_full
+from tests.simulation.clock import Clocks, StuckError, VirtualLoop
+from tests.simulation.driver import Network
+from tests.simulation.plan import Plan
+from tests.simulation.run import Run
+from tests.simulation.shrink import shrunk
+
+EACH = in_full(200, otherwise=20)
+QUICK, MORE = 10, 20
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    """Retries are no news here."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def findings(seeds):
+    """Return what is wrong in the runs of some seeds, by the seed."""
+    found = {seed: Run(Plan.of(seed)).verdict().wrong for seed in seeds}
+    return {
+        f"python -m tests.simulation --replay {seed} --shrink": wrong
+        for seed, wrong in found.items()
+        if wrong
+    }
+
+
+@pytest.mark.long
+@pytest.mark.timeout(in_full(1200, otherwise=300))
+@pytest.mark.parametrize("part", range(QUICK))
+def test_runs(part):
+    """Whatever happens to servers, network and clients, nothing is told wrongly, lost or left."""
+    assert {} == findings(range(part * EACH, (part + 1) * EACH))
+
+
+@pytest.mark.long
+@pytest.mark.more
+@pytest.mark.timeout(in_full(1200, otherwise=300))
+@pytest.mark.parametrize("part", range(QUICK, QUICK + MORE))
+def test_more_runs(part):
+    """The same."""
+    assert {} == findings(range(part * EACH, (part + 1) * EACH))
+
+
+class TestReplaying:
+    """The same happens each time."""
+
+    @pytest.mark.parametrize("seed", [1, 2, 3])
+    def test_twice(self, seed):
+        """Bit by bit, also after other runs."""
+        first, second = (Run(Plan.of(seed)).verdict() for _ in range(2))
+        assert first.trace
+        assert first.trace == second.trace
+        assert first.counts == second.counts
+
+    def test_in_another_process(self):
+        """However hashes are made there."""
+        digests = {
+            subprocess.run(
+                [sys.executable, "-m", "tests.simulation", "--replay", "7", "--digest"],
+                capture_output=True,
+                check=True,
+                env={**os.environ, "PYTHONHASHSEED": seed},
+            ).stdout
+            for seed in ("1", "2")
+        }
+        assert 1 == len(digests)
+
+
+class TestMistakes:
+    """What is wrong on purpose is found; tests.simulation.mutations has more of these."""
+
+    def test_a_write_done_twice(self, monkeypatch):
+        """Each attempt takes a number of its own; a few steps are enough to show it."""
+        monkeypatch.setattr(CommandNumber, "take", lambda _, session: session.next_number())
+        plan = shrunk(plan_of("update", Network(unanswered=0.5)))
+        wrong = Run(plan).verdict().wrong
+        assert any(re.search(r"done ([2-9]|\d\d+) times", line) for line in wrong)
+        assert len(plan.operations) <= 3
+
+    def test_no_retry(self, monkeypatch):
+        """What could be sent again is given up."""
+        monkeypatch.setattr(RetryState, "_limit", lambda _: 0)
+        wrong = Run(plan_of("update", Network(unanswered=0.1))).verdict().wrong
+        assert any("before its time" in line for line in wrong)
+
+    def test_no_pause(self, monkeypatch):
+        """What breaks each time is sent without end."""
+        monkeypatch.setattr(RetryState, "_pause", lambda *_: 0.0)
+        wrong = Run(plan_of("update", Network(unanswered=0.99), count=1)).verdict().wrong
+        assert any("was sent" in line for line in wrong)
+
+    def test_a_wrong_outcome(self, monkeypatch):
+        """What was refused is told as applied."""
+        right = BulkResult._note_outcomes
+        monkeypatch.setattr(
+            BulkResult,
+            "_note_outcomes",
+            lambda self, batch, reply, applied, _: right(self, batch, reply, applied, applied),
+        )
+        wrong = Run(plan_of("insert_many", Network(), refused=1)).verdict().wrong
+        assert any("was told APPLIED" in line for line in wrong)
+
+    def test_nothing_is_wrong_with_these(self):
+        """Without the mistakes."""
+        for kind in ("update", "insert_many"):
+            assert [] == Run(plan_of(kind, Network(unanswered=0.5), refused=1)).verdict().wrong
+
+
+def plan_of(kind, network, *, count=30, refused=None):
+    """Patient operations of one kind, one after the other, on a set that is well."""
+    plan = Plan.of(1)
+    operation = replace(
+        plan.operations[0], kind=kind, deadline=60.0, cancelled=None, count=4, refused=refused
+    )
+    return replace(
+        plan,
+        operations=tuple(replace(operation, index=n, at=n * 0.1) for n in range(count)),
+        faults=(),
+        network=network,
+        routers=None,
+        closed_at=None,
+    )
+
+
+class TestClock:
+    """Time that passes at once."""
+
+    def test_a_day(self):
+        """It takes no time, and all clocks agree about it."""
+        loop = VirtualLoop()
+        clocks = Clocks(loop)
+
+        async def sleep():
+            began = time.monotonic(), time.time()
+            await asyncio.sleep(86_400)
+            return time.monotonic() - began[0], time.time() - began[1]
+
+        with clocks.in_force(1):
+            assert (86_400, 86_400) == loop.run_until_complete(sleep())
+        loop.close()
+
+    def test_whoever_waits_for_ever_is_found(self):
+        """Nothing is scheduled, and somebody waits."""
+        loop = VirtualLoop()
+        waiting = loop.create_future()
+        with pytest.raises(StuckError):
+            loop.run_until_complete(waiting)
+        loop.close()

@@ -360,7 +360,7 @@ class Run:
             case "operation":
                 await self._call_operation(operation, tags)
             case "keyed":
-                await self._call_with_key(tag)
+                await self._call_with_key(operation, tag)
 
     async def _call_operation(self, operation: Operation, tags: list[str]) -> None:
         async with self.collection.operation() as writes:
@@ -368,10 +368,11 @@ class Run:
                 await writes.update_one({"_id": f"u{tag}"}, {"$inc": {tag: 1}})
                 self.told[operation.index].done += 1
 
-    async def _call_with_key(self, tag: str) -> None:
+    async def _call_with_key(self, operation: Operation, tag: str) -> None:
         """Write with a key, and once more with the same, whatever came of the first time."""
         key = Key(tag, self.clocks.monotonic, self.driver.end_session)
         first = await self._write_with_key(key, tag)
+        self.told[operation.index].done += first is None
         again = await self._write_with_key(key, tag)
         if first is not None and again is not None:
             raise first if outcome_of(first) is UNKNOWN else again
@@ -468,7 +469,7 @@ def _outcomes(operation: Operation, told: Told, exc: BaseException) -> list[Outc
     """Return what an exception says of each statement; nobody was asked by what says nothing."""
     count = len(told.tags)
     outcome = outcome_of(exc) or NOT_APPLIED
-    if operation.kind == "operation":
+    if operation.kind in {"operation", "keyed"}:
         outcomes = [APPLIED] * told.done + [outcome] + [NOT_APPLIED] * count
         return outcomes[:count]
     partial = partial_result_of(exc)

@@ -42,6 +42,8 @@ CONNECT_TIMEOUT = 20.0
 ASKED_AGAIN = 0.05
 PATIENCE = 0.25
 
+_ERRORS = {"writeErrors", "writeConcernError"}
+
 OPERATION: contextvars.ContextVar[int] = contextvars.ContextVar("OPERATION", default=-1)
 """Which of the operations of a run an attempt belongs to."""
 
@@ -391,7 +393,10 @@ class Attempt:
             return
         self._close()
         self._call.carrier = None
-        self._driver.note(f"op {self._context.get(OPERATION)} {_told(result)}")
+        operation = self._context.get(OPERATION)
+        self._driver.note(f"op {operation} {_told(result)}")
+        if isinstance(result, Replied) and result.reply.keys().isdisjoint(_ERRORS):
+            self._driver.has_answered(operation)
         self._context.run(receiver.land, result)
 
 
@@ -443,6 +448,9 @@ class SimulatedDriver:
         self._made: Counter[int] = Counter()
         self.has_sent: Callable[[int], None] = lambda _: None
         """Told the operation whenever a command is sent."""
+
+        self.has_answered: Callable[[int], None] = lambda _: None
+        """Told the operation whenever a command of it was executed well, and the answer came."""
 
         self._known: dict[Any, ServerView] = {}
         self._term = 0

@@ -18,6 +18,7 @@ from aioretry import (
     Outcome,
     ResolveError,
     RetryClient,
+    attempts_of,
     deadline,
     outcome_of,
     partial_result_of,
@@ -48,6 +49,9 @@ LONGEST = 200.0
 _EXPECTED_CODES = {11000, 64, 50, 91, 189, 11602, 10107, 462, 217}
 _EXPECTED_CODES |= {HOST_UNREACHABLE, NO_PRIMARY_FOUND}
 
+# Operations of one command of their own.
+_OF_ONE = {"insert", "update", "upsert", "replace", "delete", "find_one_and_update"}
+
 QUIET = 120.0
 """How long everything has to come to rest, in seconds."""
 
@@ -61,6 +65,9 @@ class Told:
     error: BaseException | None = None
     done: int = 0
     """How many of an operation's writes have ended well, one after the other."""
+
+    is_answered: bool = False
+    """Whether an answer has come after the end that says that all is done."""
 
     took: float = 0.0
     is_over: bool = False
@@ -136,6 +143,7 @@ class Run:
             plan.connections,
         )
         self.driver.has_sent = self._has_sent
+        self.driver.has_answered = self._has_answered
         self._prepare_documents()
         with mock.patch.object(motor, "MotorDriver", return_value=self.driver):
             self.client = RetryClient(
@@ -202,6 +210,11 @@ class Run:
         told = self.told.get(index)
         if told is not None and told.is_over:
             self.wrong.append(f"operation {index}: something is sent after it was over")
+
+    def _has_answered(self, index: int) -> None:
+        told = self.told.get(index)
+        if told is not None:
+            told.is_answered = told.error is not None
 
     def _complain(self, operation: Operation, text: str) -> None:
         self.wrong.append(f"operation {operation.index} ({operation.kind}): {text}")
@@ -276,7 +289,11 @@ class Run:
         told.is_over = operation.kind != "coalesced"  # others' inserts travel in its context
 
     async def _resolve(self, operation: Operation, told: Told, error: BaseException) -> None:
-        began = self.loop.time()
+        began, sent, is_answered = (
+            self.loop.time(),
+            self.sent_for[operation.index],
+            told.is_answered,
+        )
         try:
             await resolve(error, 10.0)
         except ResolveError as exc:
@@ -287,6 +304,8 @@ class Run:
         else:
             told.outcomes = _resolved(operation, told, [APPLIED] * len(told.tags))
             self.note(f"op {operation.index} is resolved: applied")
+        if is_answered and operation.kind in _OF_ONE and self.sent_for[operation.index] > sent:
+            self._complain(operation, "was sent once more, although its answer had come")
         if self.loop.time() - began > 10.0 + GRACE:
             self._complain(operation, f"resolve took {self.loop.time() - began:.2f} s")
 
@@ -303,6 +322,9 @@ class Run:
     def _judge_error(self, operation: Operation, told: Told) -> None:
         """What could be sent again is, as long as there is time; and inside it all is served."""
         network, error = self.plan.network, told.error
+        tried = [] if error is None else attempts_of(error)
+        if UNKNOWN in told.outcomes and not any(attempt.sent for attempt in tried):
+            self._complain(operation, "is in doubt, but nothing was sent")
         if isinstance(error, OperationFailure) and _codes_of(error) - _EXPECTED_CODES:
             self._complain(operation, f"ended with {error!r}")
         is_limited = operation.deadline is not None and operation.deadline >= 60

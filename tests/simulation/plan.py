@@ -90,7 +90,8 @@ class Plan:
             if name != "opening" and random.random() < 0.25:
                 network = replace(network, **{name: random.choice([0.01, 0.05, 0.3])})
         if random.random() < 0.05:
-            network = replace(network, unanswered=0.95)
+            # One of twenty gets through.
+            network = Network(opening=network.opening, unanswered=0.95)
         # Where nothing is heard of a command for a minute, a few connections are not enough.
         least = 10 if network.silent or network.slow else 1
         faults = tuple(

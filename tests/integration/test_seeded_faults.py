@@ -136,7 +136,7 @@ async def run(seed, faults, collection, stored):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(in_full(40, otherwise=4)))
+@pytest.mark.parametrize("seed", range(in_full(20, otherwise=4)))
 async def test_what_is_told(seed, replica_set, collection, stored):
     """Each statement is done once, never, or as nobody could tell; twice the same is met."""
     struck = [await run(seed, replica_set.faults, collection, stored) for _ in range(2)]

@@ -199,7 +199,7 @@ class Comparison:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(in_full(100, otherwise=10)))
+@pytest.mark.parametrize("seed", range(in_full(40, otherwise=10)))
 def test_replies_and_documents(plain, seed):
     """Whatever is sent under whatever id, the model answers and stores what a server does."""
     comparison = Comparison(plain, seed)

@@ -21,8 +21,8 @@ from tests.simulation.plan import Plan
 from tests.simulation.run import Run
 from tests.simulation.shrink import shrunk
 
-EACH = in_full(200, otherwise=20)
-QUICK, MORE = 10, 20
+EACH = in_full(60, otherwise=20)
+QUICK, MORE = 5, 15
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def findings(seeds):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(in_full(1200, otherwise=300))
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(QUICK))
 def test_runs(part):
     """Whatever happens to servers, network and clients, nothing is told wrongly, lost or left."""
@@ -53,7 +53,7 @@ def test_runs(part):
 
 @pytest.mark.long
 @pytest.mark.more
-@pytest.mark.timeout(in_full(1200, otherwise=300))
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(QUICK, QUICK + MORE))
 def test_more_runs(part):
     """The same."""

@@ -452,7 +452,8 @@ class ReplicaSet:
             member.step_down()
             self._expect_election()
         self.has_changed(member)
-        self._pull(member)
+        if self.primary is not None:  # somebody may have looked in vain meanwhile
+            self._replicate(self.primary)
 
     def _expect_election(self) -> None:
         self.loop.call_later(10.0, self._give_up_alone)

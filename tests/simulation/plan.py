@@ -92,8 +92,9 @@ class Plan:
         if random.random() < 0.05:
             # One of twenty gets through.
             network = Network(opening=network.opening, unanswered=0.95)
-        # Where nothing is heard of a command for a minute, a few connections are not enough.
-        least = 10 if network.silent or network.slow else 1
+        # Where nothing is heard of a command for a while, a few connections are not enough.
+        holds = network.silent or network.slow or network.lost or network.late
+        least = 10 if holds else 1
         faults = tuple(
             Fault(
                 random.uniform(0, SECONDS),

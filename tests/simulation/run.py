@@ -52,6 +52,9 @@ _EXPECTED_CODES |= {HOST_UNREACHABLE, NO_PRIMARY_FOUND}
 # Operations of one command of their own.
 _OF_ONE = {"insert", "update", "upsert", "replace", "delete", "find_one_and_update"}
 
+# Those that are not repeated, and those that wait for each other.
+_PATIENT = {"update_many", "user_session"}
+
 QUIET = 120.0
 """How long everything has to come to rest, in seconds."""
 
@@ -328,7 +331,7 @@ class Run:
         if isinstance(error, OperationFailure) and _codes_of(error) - _EXPECTED_CODES:
             self._complain(operation, f"ended with {error!r}")
         is_limited = operation.deadline is not None and operation.deadline >= 60
-        if not is_limited or operation.cancelled is not None or operation.kind == "update_many":
+        if not is_limited or operation.cancelled is not None or operation.kind in _PATIENT:
             return
         if isinstance(error, DeadlineExceeded):
             well_for = self.loop.time() - max(self.troubled_at, self.set.elected_at)

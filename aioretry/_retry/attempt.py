@@ -246,7 +246,9 @@ class PendingAttempt:
             self._give_up_closed(sent=False)
         else:
             self._cancel_timer()
-            patience = min(patience, self._execution.time_left() + _AFTER_DEADLINE)
+            deadline = self._execution.deadline
+            if deadline is not None:  # it may be over already, so that nothing is left of its grace
+                patience = min(patience, deadline.at - deadline.clock() + _AFTER_DEADLINE)
             self._timer = self._loop.call_later(patience, partial(self._give_up_closed, sent=True))
 
     def land(self, result: AttemptResult | Ineligible) -> None:

@@ -134,7 +134,7 @@ class Selection:
             _end(woken, found=True)
         return 0.0
 
-    async def still_takes_writes(self, server: ServerView) -> bool:
+    async def still_takes_writes(self, server: ServerView, seconds: float = math.inf) -> bool:
         """Let the driver catch up with what an attempt has just learnt of a server.
 
         The driver marks no server on a failure to connect, so that a retry at once would meet the
@@ -142,6 +142,7 @@ class Selection:
 
         Args:
             server: The server as it was known before the attempt.
+            seconds: How long there is time for it.
 
         Returns:
             Whether the server still takes writes, for all that is known.
@@ -152,7 +153,7 @@ class Selection:
         news = _News(server, self._loop.create_future())
         if not news.are_in(self._driver.view()):
             self._lookout.add(news, _NEWS_EVERY)
-            with anyio.move_on_after(_NEWS_WITHIN):
+            with anyio.move_on_after(max(0.0, min(_NEWS_WITHIN, seconds))):
                 await news.told
         return server.address in self._driver.view().writable
 

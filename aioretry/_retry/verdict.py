@@ -37,7 +37,6 @@ _FIRST_LABELLING_WIRE_VERSION = 9  # MongoDB 4.4
 
 _MONGOS_TIMED_OUT = 202
 
-_TRANSACTION_TOO_OLD = 225
 _INCOMPLETE_TRANSACTION_HISTORY = 217
 
 # With these a write may have been executed all the same.
@@ -296,18 +295,12 @@ def outcome_of_attempts(
         is_sharded: Whether routers were asked, each of which may still pass on what it was sent.
     """
     in_doubt: set[object] = set()
-    was_sent = False
     for attempt in attempts:
         if attempt.reply is not None:
             return Outcome.APPLIED
         if not attempt.sent:
             continue
-        if was_sent and _has_forgotten(attempt.error):
-            says = _Says.NOTHING
-        else:
-            says = _what_says(attempt.error, holds_multi, is_atomic, is_sharded)
-        was_sent = True
-        match says:
+        match _what_says(attempt.error, holds_multi, is_atomic, is_sharded):
             case _Says.NOTHING:
                 in_doubt.add(attempt.address)
             case _Says.NEVER_THERE:
@@ -330,11 +323,6 @@ def _what_says(
     if is_sharded or isinstance(error.__cause__, WriteConcernError):
         return _Says.NOT_THIS_TIME
     return _Says.NEVER_THERE
-
-
-def _has_forgotten(error: BaseException | None) -> bool:
-    # The session has gone on, and with it the server's memory of earlier sendings.
-    return error is not None and code_of(error) == _TRANSACTION_TOO_OLD
 
 
 def _is_of_last_sending(error: BaseException | None) -> bool:

@@ -119,7 +119,7 @@ class ServerWaits:
         """
         began = self._loop.time()
         try:
-            return await self._selection.still_takes_writes(server)
+            return await self._selection.still_takes_writes(server, execution.time_left())
         finally:
             self._add_wait(execution, began)
 

@@ -42,6 +42,8 @@ CONNECT_TIMEOUT = 20.0
 ASKED_AGAIN = 0.05
 PATIENCE = 0.25
 
+NOTHING_WRITTEN = "NoWritesPerformed"  # some say so, some don't
+
 _ERRORS = {"writeErrors", "writeConcernError"}
 
 OPERATION: contextvars.ContextVar[int] = contextvars.ContextVar("OPERATION", default=-1)
@@ -78,6 +80,11 @@ class Network:
 
     unopened: float = 0.0
     """That fails."""
+
+    @property
+    def befalls(self) -> float:
+        """How often something happens to a command, or to the answer to it, on its way."""
+        return self.breaks + self.silent + self.overloaded
 
     @property
     def breaks(self) -> float:
@@ -199,6 +206,7 @@ class Attempt:
             error.__cause__ = ConnectionRefusedError()
             self._after(0.001, self._fail, error)
         elif self.random.random() < network.unopened:
+            driver.faults += 1
             self._after(self.random.uniform(0, 1), self._fail, AutoReconnect("could not connect"))
         else:
             self._after(self.random.uniform(0.001, 0.05), self._opened)
@@ -267,9 +275,10 @@ class Attempt:
         )
         driver, network, draw = self._driver, self._driver.network, self.random.random()
         operation = self._context.get(OPERATION)
-        driver.has_sent(operation)
+        driver.has_sent(operation, body)
         driver.note(f"op {operation} sends {command.name} {session.id!r}/{number} to {self.member}")
         latency = self.random.uniform(0.0002, 0.003)
+        driver.faults += draw < network.befalls
         if draw < network.lost:
             self._after(self.random.uniform(0, 1), self._break)
         elif (draw := draw - network.lost) < network.late:
@@ -289,7 +298,10 @@ class Attempt:
                 "ok": 0.0,
                 "code": 462,
                 "errmsg": "IngressRequestRateLimitExceeded",
-                "errorLabels": ["SystemOverloadedError", "RetryableError"],
+                "errorLabels": [
+                    *("SystemOverloadedError", "RetryableError"),
+                    *self.random.choice([[], [NOTHING_WRITTEN]]),
+                ],
                 "topologyVersion": self.member.topology_version,
             }
             self._after(latency, self._answered, refusal)
@@ -299,6 +311,7 @@ class Attempt:
     def _receive_there(self, request: Request) -> None:
         if self.member.is_up:
             if self.random.random() < self._driver.network.forgotten:
+                self._driver.faults += 1
                 self.member.state.lose_history()
             self.member.receive(request)
         elif self._request is request:
@@ -308,6 +321,7 @@ class Attempt:
         network = self._driver.network
         latency = self.random.uniform(0.0002, 0.003)
         if self.random.random() < network.slow:
+            self._driver.faults += 1
             latency = self.random.uniform(0.5, 8)
         self._after(latency, self._take, reply)
 
@@ -446,8 +460,11 @@ class SimulatedDriver:
         self._size = size
         self._ids = 0
         self._made: Counter[int] = Counter()
-        self.has_sent: Callable[[int], None] = lambda _: None
-        """Told the operation whenever a command is sent."""
+        self.faults = 0
+        """How many messages and connections something has happened to."""
+
+        self.has_sent: Callable[[int, Mapping[str, Any]], None] = lambda *_: None
+        """Told the operation and the command whenever one is sent."""
 
         self.has_answered: Callable[[int], None] = lambda _: None
         """Told the operation whenever a command of it was executed well, and the answer came."""
@@ -458,9 +475,14 @@ class SimulatedDriver:
         self._is_closed = False
         self._is_probing = False
         if not routers:
-            replica_set.has_changed = self._hears_of
+            replica_set.has_changed = self.hears_of
         for server in self._servers:
             self._learn(server)
+
+    @property
+    def servers(self) -> Sequence[Any]:
+        """The members, or the routers in front of them."""
+        return self._servers
 
     # What it knows.
 
@@ -484,7 +506,8 @@ class SimulatedDriver:
             self._renew()
         self.later(self._random.uniform(0.002, 0.55), self._learn, self.member_at(address))
 
-    def _hears_of(self, member: Member) -> None:
+    def hears_of(self, member: Any) -> None:
+        """Hear, sooner or later, that a server is another thing now, or hear no more of it."""
         if not member.is_up:
             for attempt in [*self.under_way]:
                 if attempt.member is member:

@@ -447,10 +447,13 @@ class ReplicaSet:
         if not member.votes:
             return
         voters = [one for one in self.members if one.votes]
-        member.seen_term = max(one.seen_term for one in voters)
-        if member.is_primary and member.term < member.seen_term:
-            member.step_down()
-            self._expect_election()
+        term = max(one.seen_term for one in voters)
+        for one in voters:  # the others hear of it, too, and of the term that it knows
+            one.seen_term = term
+            if one.is_primary and one.term < term:
+                one.step_down()
+                self._expect_election()
+                self.has_changed(one)
         self.has_changed(member)
         if self.primary is not None:  # somebody may have looked in vain meanwhile
             self._replicate(self.primary)

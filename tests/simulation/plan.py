@@ -19,8 +19,18 @@ KINDS = (
     "operation",
     "user_session",
     "keyed",
+    "contested",
 )
-FAULTS = ("kill", "freeze", "cut_off", "step_down", "wall_clock", "outage")
+FAULTS = (
+    "kill",
+    "freeze",
+    "cut_off",
+    "step_down",
+    "wall_clock",
+    "outage",
+    "kill_router",
+    "freeze_router",
+)
 SECONDS = 40.0
 
 
@@ -45,7 +55,11 @@ class Operation:
 
     ordered: bool
     refused: int | None
-    """Which of its statements is refused, if it has several; None if all are good."""
+    """Which of its statements is refused, if it has several; None if all are good.
+
+    Of a contested document it says that one is inserted, and not deleted; of an insert that travels
+    with others, 1 says that nobody can encode it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +109,25 @@ class Plan:
         # Where nothing is heard of a command for a while, a few connections are not enough.
         holds = network.silent or network.slow or network.lost or network.late
         least = 10 if holds else 1
+        theme = random.random()
+        if theme < 0.06:
+            # What was sent before an outage is sent again when nobody remembers it.
+            kinds = random.sample(("insert", "update", "upsert", "coalesced", "keyed"), 2)
+            kinds_of_faults, network = ["outage"], Network(unanswered=0.3)
+        elif theme < 0.12:
+            # What is in doubt at one server is refused at another, and executed later all the same.
+            kinds, kinds_of_faults = ["contested"], ["step_down"]
+            network = Network(late=0.3, unanswered=0.05)
         faults = tuple(
             Fault(
                 random.uniform(0, SECONDS),
                 random.choice(kinds_of_faults),
                 random.choice([None, None, None, 0, 1, 2]),
-                random.choice([0.05, 1.0, 12.0, 25.0, 2400.0]),
+                random.choice([0.05, 1.0, 12.0, 25.0, 2400.0]) if theme >= 0.06 else 2400.0,
             )
             for _ in range(random.choice([1, 3, 8]) if kinds_of_faults else 0)
         )
-        styles = _Styles(random, [fault.at for fault in faults])
+        styles = _Styles(random, [fault.at for fault in faults], is_patient=theme < 0.06)
         return cls(
             seed,
             tuple(styles.operation(index, random.choice(kinds)) for index in range(count)),
@@ -121,10 +144,12 @@ class Plan:
 class _Styles:
     """How the callers of a run go about it."""
 
-    def __init__(self, random: Random, faults: list[float]) -> None:
+    def __init__(self, random: Random, faults: list[float], *, is_patient: bool) -> None:
         self._random = random
         self._faults = faults
         self._deadlines = random.sample([None, 0.02, 0.5, 5.0, 60.0, 7200.0], random.randint(1, 3))
+        if is_patient:
+            self._deadlines = [7200.0]
         self._cancelled = random.choice([0.0, 0.0, 0.1, 0.5])
         self._resolved = random.choice([0.0, 0.5, 1.0])
         self._burst = random.random() < 0.3

@@ -41,10 +41,15 @@ class Router:
         self._set = replica_set
         self._random = random
         self._breaks = breaks
-        self.topology_version = (100 + number, 0)
+        self.process = 100 + number
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def topology_version(self) -> tuple[int, int]:
+        """What its hello says."""
+        return self.process, 0
 
     @property
     def state(self) -> State:
@@ -58,7 +63,18 @@ class Router:
         if self.is_frozen:
             self.inbox.append(request)
         else:
-            self._send(request, SENDINGS if request.command.number is not None else 1)
+            sendings = SENDINGS if request.command.number is not None else 1
+            self._send(request, sendings, self.process)
+
+    def kill(self) -> None:
+        """Die at once; what it has passed on is executed all the same."""
+        self.is_up = self.is_frozen = False
+        self.inbox.clear()
+        self.process += 10
+
+    def start(self) -> None:
+        """Begin again."""
+        self.is_up = True
 
     def freeze(self) -> None:
         """Do nothing for a while."""
@@ -71,38 +87,51 @@ class Router:
         for request in inbox:
             self.receive(request)
 
-    def _send(self, request: Request, sendings: int, patience: float = FOR_A_PRIMARY) -> None:
+    def _send(
+        self, request: Request, sendings: int, process: int, patience: float = FOR_A_PRIMARY
+    ) -> None:
         primary = self._set.primary
+        if process != self.process:
+            return
+        if self.is_frozen:
+            self.later(LOOKED_EVERY, self._send, request, sendings, process, patience)
+            return
         if primary is None:
             if patience <= 0:
-                self._answer(request, {"ok": 0.0, "code": NO_PRIMARY_FOUND, "errmsg": "no primary"})
+                nobody = {"ok": 0.0, "code": NO_PRIMARY_FOUND, "errmsg": "no primary"}
+                self.answer(request, nobody, process)
             else:
-                self._later(LOOKED_EVERY, self._send, request, sendings, patience - LOOKED_EVERY)
+                left = patience - LOOKED_EVERY
+                self.later(LOOKED_EVERY, self._send, request, sendings, process, left)
             return
         sending = _Sending(self, request, primary, sendings - 1)
-        self._later(LOOKED_EVERY, sending.look)
+        self.later(LOOKED_EVERY, sending.look)
         draw = self._random.random()
         if draw < self._breaks / 2:  # it never arrives
-            self._later(self._random.uniform(0, 0.1), sending.fail)
+            self.later(self._random.uniform(0, 0.1), sending.fail)
             return
         if draw < self._breaks:  # it arrives, and is not answered
-            self._later(self._random.uniform(0.005, 0.1), sending.fail)
+            self.later(self._random.uniform(0.005, 0.1), sending.fail)
             sending.is_deaf = True
         inner = replace(request, answer=sending.hear, is_over=False)
-        self._later(self._random.uniform(0.0002, 0.003), primary.receive, inner)
+        self.later(self._random.uniform(0.0002, 0.003), primary.receive, inner)
 
-    def again(self, request: Request, sendings: int, reply: Mapping[str, Any]) -> None:
+    def again(
+        self, request: Request, sendings: int, process: int, reply: Mapping[str, Any]
+    ) -> None:
         """Send it once more, or answer with what came of this time."""
         if sendings:
-            self._send(request, sendings)
+            self._send(request, sendings, process)
         else:
-            self._answer(request, reply)
+            self.answer(request, reply, process)
 
-    def _answer(self, request: Request, reply: Mapping[str, Any]) -> None:
-        if not request.is_over:
+    def answer(self, request: Request, reply: Mapping[str, Any], process: int) -> None:
+        """Answer, unless the process that was asked has died."""
+        if process == self.process and not request.is_over:
             request.answer(dict(reply))
 
-    def _later(self, seconds: float, call: Any, *args: Any) -> None:
+    def later(self, seconds: float, call: Any, *args: Any) -> None:
+        """Call something later."""
         self._set.loop.call_later(seconds, call, *args)
 
 
@@ -114,6 +143,7 @@ class _Sending:
         self._request = request
         self._member = member
         self._process = member.process
+        self._routers_process = router.process
         self._left = left
         self.is_over = self.is_deaf = False
 
@@ -126,26 +156,29 @@ class _Sending:
         if is_gone or (member.is_frozen and primary not in {None, member}):
             self.fail()
         else:
-            self._router._later(LOOKED_EVERY, self.look)
+            self._router.later(LOOKED_EVERY, self.look)
 
     def fail(self) -> None:
         """The connection breaks."""
-        if not self.is_over:
-            self.is_over = True
+        if self._router.is_frozen:
+            self._router.later(LOOKED_EVERY, self.fail)
+        elif not self.is_over:
             labels = [] if self._request.command.number is None else [RETRYABLE]
-            self._router.again(
-                self._request, self._left, {**_UNREACHABLE, "errmsg": "", "errorLabels": labels}
-            )
+            self._end({**_UNREACHABLE, "errmsg": "", "errorLabels": labels})
 
     def hear(self, reply: Mapping[str, Any]) -> None:
         """Take the answer."""
         if self.is_over or self.is_deaf:
             return
-        self.is_over = True
+        if self._router.is_frozen:
+            self._router.later(LOOKED_EVERY, self.hear, reply)
+            return
         plain = {name: value for name, value in reply.items() if name != "topologyVersion"}
         if "writeConcernError" in plain:
             plain.pop("errorLabels", None)  # of a shard's concern none is passed on
-        if RETRYABLE in plain.get("errorLabels", ()):
-            self._router.again(self._request, self._left, plain)
-        else:
-            self._router._answer(self._request, plain)
+        self._end(plain)
+
+    def _end(self, reply: Mapping[str, Any]) -> None:
+        self.is_over = True
+        left = self._left if RETRYABLE in reply.get("errorLabels", ()) else 0
+        self._router.again(self._request, left, self._routers_process, reply)

@@ -1,15 +1,16 @@
 """One run: clients over the library, the library over the simulated servers, and the verdict."""
 
 import asyncio
+import contextlib
 import gc
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 from unittest import mock
 
+import bson
 from pymongo import DeleteOne, InsertOne, ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError
 
@@ -26,11 +27,12 @@ from aioretry import (
 )
 from aioretry._drivers import motor
 from tests.simulation.clock import Clocks, VirtualLoop
-from tests.simulation.driver import OPERATION, SimulatedDriver, UserSession
+from tests.simulation.driver import NOTHING_WRITTEN, OPERATION, SimulatedDriver, UserSession
 from tests.simulation.keys import Key
 from tests.simulation.members import Member, ReplicaSet
 from tests.simulation.plan import Fault, Operation, Plan
 from tests.simulation.routers import HOST_UNREACHABLE, NO_PRIMARY_FOUND, Router
+from tests.simulation.state import INCOMPLETE_HISTORY
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 GRACE = 0.25 + 0.05
@@ -69,6 +71,9 @@ class Told:
     done: int = 0
     """How many of an operation's writes have ended well, one after the other."""
 
+    is_in_doubt: bool = False
+    """Whether an earlier write with the same key is in doubt."""
+
     is_answered: bool = False
     """Whether an answer has come after the end that says that all is done."""
 
@@ -102,6 +107,20 @@ class Run:
         self.sent = 0
         self.counts: Counter[str] = Counter()
         self.sent_for: Counter[int] = Counter()
+        self.faults = 0
+        """How many messages, connections and servers something has happened to."""
+
+        self.called: dict[str, tuple[int, bool]] = {}
+        """The place in the order of the calls of each insert that travels with others, and whether
+        it has a deadline."""
+
+        self.ordered: set[int] = set()
+        self.last_ordered = {False: -1, True: -1}
+        """The last of them that were sent, with a deadline and without."""
+
+        self.removed: dict[str, int] = {}
+        """Which operation was told that it has removed a contested document."""
+
         self.troubled_at = 0.0
         """When something has happened to a server, in seconds."""
 
@@ -120,7 +139,8 @@ class Run:
             finally:
                 asyncio.set_event_loop(None)
                 self.loop.close()
-        return Verdict(self.wrong, self.trace, {**self.counts, "sent": self.sent})
+        counts = {**self.counts, "sent": self.sent, "faults": self.faults}
+        return Verdict(self.wrong, self.trace, counts)
 
     def _hear_of_trouble(self, loop: Any, context: Mapping[str, Any]) -> None:
         del loop
@@ -171,6 +191,7 @@ class Run:
         await asyncio.sleep(max(0.0, ends - self.loop.time()) + QUIET)
         if plan.closed_at is None:
             await self._judge_service()
+        self.faults += self.driver.faults
         self._judge_outcomes()
         self._judge_leaks()
         self._close()
@@ -207,7 +228,8 @@ class Run:
             document = {"_id": key, "many": key != "hot"}
             primary.append(collection="things", key=key, document=document, at=0.0)
 
-    def _has_sent(self, index: int) -> None:
+    def _has_sent(self, index: int, body: Mapping[str, Any]) -> None:
+        self._judge_order(body)
         self.sent += 1
         self.sent_for[index] += 1
         told = self.told.get(index)
@@ -227,6 +249,10 @@ class Run:
     def _begin_fault(self, fault: Fault) -> None:
         member = self.set.primary if fault.member is None else self.set.members[fault.member]
         member, later = member or self.set.members[0], self.loop.call_later
+        if fault.kind.endswith("router"):
+            self._trouble_router(fault)
+            return
+        self.faults += 1
         self._see_trouble()
         self.note(f"{fault.kind} {member} for {fault.seconds} s")
         match fault.kind:
@@ -247,6 +273,28 @@ class Run:
                     later(fault.seconds, self._start, one)
             case "wall_clock":
                 self.clocks.set_ahead += 100 * (fault.seconds - 5)
+
+    def _trouble_router(self, fault: Fault) -> None:
+        if self.plan.routers is None:
+            return
+        router: Router = self.driver.servers[(fault.member or 0) % 2]
+        self.faults += 1
+        self._see_trouble()
+        self.note(f"{fault.kind} {router} for {fault.seconds} s")
+        if fault.kind == "kill_router":
+            router.kill()
+        elif router.is_up:
+            router.freeze()
+        self.driver.hears_of(router)
+        # What lies in its queue for longer than it is remembered is executed again: nothing tells
+        # a shard that its router has slept.
+        self.loop.call_later(min(fault.seconds, 600.0), self._heal_router, router)
+
+    def _heal_router(self, router: Router) -> None:
+        self._see_trouble()
+        router.start()
+        router.thaw()
+        self.driver.hears_of(router)
 
     def _start(self, member: Member) -> None:
         self._see_trouble()
@@ -271,7 +319,7 @@ class Run:
         began = self.loop.time()
         try:
             async with asyncio.timeout(operation.cancelled):
-                with nullcontext() if operation.deadline is None else deadline(operation.deadline):
+                with deadline(operation.deadline):
                     await self._call(operation, tags)
         except Exception as exc:  # noqa: BLE001 - it is what is looked at
             told.error = exc
@@ -316,6 +364,8 @@ class Run:
         limits = [one for one in (operation.deadline, operation.cancelled) if one is not None]
         if limits and told.took > min(limits) + GRACE:
             self._complain(operation, f"took {told.took:.2f} s, and may take {min(limits)} s")
+        if operation.kind == "user_session":
+            return  # each waits for those before it, and each of those as long as it may
         if not limits and not self.plan.network.silent:
             # As long as nobody else can be elected, whoever is frozen is waited for.
             since = min(told.took, self.loop.time() - self.set.elected_at)
@@ -326,6 +376,10 @@ class Run:
         """What could be sent again is, as long as there is time; and inside it all is served."""
         network, error = self.plan.network, told.error
         tried = [] if error is None else attempts_of(error)
+        if operation.kind in _OF_ONE and _says_nothing_was_written(error):
+            wrote = [one.error for one in tried if one.sent and one.error is not error]
+            if not all(_says_nothing_was_written(one) for one in wrote):
+                self._complain(operation, f"{error!r} hides one that may have written")
         if UNKNOWN in told.outcomes and not any(attempt.sent for attempt in tried):
             self._complain(operation, "is in doubt, but nothing was sent")
         if isinstance(error, OperationFailure) and _codes_of(error) - _EXPECTED_CODES:
@@ -344,6 +398,22 @@ class Run:
             if not is_forgotten and not network.overloaded:
                 self._complain(operation, f"ended before its time with {error!r}")
 
+    def _judge_order(self, body: Mapping[str, Any]) -> None:
+        """Inserts that travel together are sent in the order of the calls."""
+        for has_deadline in (False, True):
+            places = []
+            for document in body.get("documents", ()):
+                place, is_limited = self.called.get(document["_id"], (-1, has_deadline))
+                if place >= 0 and is_limited == has_deadline:
+                    places.append(place)
+            if places != sorted(places):
+                self.wrong.append(f"inserts are sent in another order than they came: {places}")
+            new = [one for one in places if one not in self.ordered]
+            if new and new[0] < self.last_ordered[has_deadline]:
+                self.wrong.append(f"an insert is sent after others that came later: {places}")
+            self.ordered.update(new)
+            self.last_ordered[has_deadline] = max(new, default=self.last_ordered[has_deadline])
+
     def _judge_attempts(self, operation: Operation, told: Told) -> None:
         """Attempts are bounded: by the time that they take, and by what happens to the servers."""
         commands = len(told.tags) if operation.kind in {"bulk_write", "operation"} else 1
@@ -356,7 +426,14 @@ class Run:
         match operation.kind:
             case "insert":
                 await things.insert_one({"_id": tag})
+            case "contested":
+                await self._contest(operation, tag)
+            case "coalesced" if operation.refused == 1:
+                with contextlib.suppress(bson.errors.InvalidDocument):
+                    await self.view.insert_one({"_id": tag, "stranger": object()})
+                raise PyMongoError("nobody can encode it")
             case "coalesced":
+                self.called[tag] = len(self.called), operation.deadline is not None
                 await self.view.insert_one({"_id": tag})
             case "update":
                 await things.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
@@ -396,11 +473,28 @@ class Run:
     async def _call_with_key(self, operation: Operation, tag: str) -> None:
         """Write with a key, and once more with the same, whatever came of the first time."""
         key = Key(tag, self.clocks.monotonic, self.driver.end_session)
+        told = self.told[operation.index]
         first = await self._write_with_key(key, tag)
-        self.told[operation.index].done += first is None
+        told.done += first is None
+        told.is_in_doubt = first is not None and outcome_of(first) is UNKNOWN
         again = await self._write_with_key(key, tag)
+        is_known = isinstance(again, OperationFailure) and again.code == INCOMPLETE_HISTORY
+        if is_known and outcome_of(again) is not UNKNOWN:
+            self._complain(operation, f"{again!r} denies what it says was done before")
         if first is not None and again is not None:
-            raise first if outcome_of(first) is UNKNOWN else again
+            raise first if told.is_in_doubt else again
+
+    async def _contest(self, operation: Operation, tag: str) -> None:
+        """Insert or remove a document that others insert and remove, too."""
+        key = f"contested{operation.index % 3}"
+        if operation.refused is not None:
+            await self.collection.insert_one({"_id": key, "by": tag})
+            return
+        removed = await self.collection.find_one_and_delete({"_id": key})
+        if removed is not None:
+            by = self.removed.setdefault(removed["by"], operation.index)
+            if by != operation.index:
+                self._complain(operation, f"operation {by} was told to have removed the same")
 
     async def _write_with_key(self, key: Key, tag: str) -> PyMongoError | None:
         """Return what it ended with, or None."""
@@ -423,14 +517,24 @@ class Run:
     def _judge_outcomes(self) -> None:
         primary = self.set.primary
         documents = primary.state.documents("things")
+        self.inserted = Counter(
+            entry.document["by"]
+            for entry in primary.oplog
+            if entry.document is not None and "by" in entry.document
+        )
         for operation in self.plan.operations:
             told = self.told.get(operation.index)
             if told is None or not told.outcomes:
                 continue
-            for position, (tag, outcome) in enumerate(zip(told.tags, told.outcomes, strict=True)):
-                times = _times(operation, position, tag, documents)
+            counts = [
+                _times(operation, position, tag, documents, self.inserted)
+                for position, tag in enumerate(told.tags)
+            ]
+            if operation.ordered and counts != sorted(counts, reverse=True):
+                self._complain(operation, f"its statements were done {counts} times, in this order")
+            for tag, outcome, times in zip(told.tags, told.outcomes, counts, strict=True):
                 right = {APPLIED: {1}, NOT_APPLIED: {0}, UNKNOWN: {0, 1}}
-                if times not in right[outcome]:
+                if times is not None and times not in right[outcome]:
                     self._complain(
                         operation, f"{tag} was told {outcome.name}, and was done {times} times"
                     )
@@ -494,6 +598,8 @@ def _outcomes(operation: Operation, told: Told, exc: BaseException) -> list[Outc
     """Return what an exception says of each statement; nobody was asked by what says nothing."""
     count = len(told.tags)
     outcome = outcome_of(exc) or NOT_APPLIED
+    if told.is_in_doubt and outcome is NOT_APPLIED:
+        outcome = UNKNOWN
     if operation.kind in {"operation", "keyed"}:
         outcomes = [APPLIED] * told.done + [outcome] + [NOT_APPLIED] * count
         return outcomes[:count]
@@ -503,12 +609,24 @@ def _outcomes(operation: Operation, told: Told, exc: BaseException) -> list[Outc
     return [outcome] * count
 
 
-def _times(operation: Operation, position: int, tag: str, documents: Mapping[str, Any]) -> int:
-    """Return how often a statement was executed."""
+def _says_nothing_was_written(error: BaseException | None) -> bool:
+    return isinstance(error, PyMongoError) and error.has_error_label(NOTHING_WRITTEN)
+
+
+def _times(
+    operation: Operation,
+    position: int,
+    tag: str,
+    documents: Mapping[str, Any],
+    inserted: Mapping[str, int],
+) -> int | None:
+    """Return how often a statement was executed; None if that left no trace."""
     kind = operation.kind
     if kind == "bulk_write":
         kind = ("insert", "update", "delete")[position % 3]
     match kind:
+        case "contested":
+            return None if operation.refused is None else inserted[tag]
         case "insert" | "insert_many" | "coalesced":
             return int(tag in documents)
         case "upsert":

@@ -325,3 +325,14 @@ class TestAbandoned:
         assert [told] == [(each.sent, each.error, each.reply) for each in execution.attempts]
         assert ([ended], []) == (stage.session.ended, stage.loop.timers)
         assert "place" == stage.log[-1]
+
+
+@pytest.mark.parametrize("over_for", [0.0, 0.2])
+def test_closing_gives_no_second_grace(stage, over_for):
+    """Whose deadline is over when the client is closed ends as soon as without that."""
+    deadline = Deadline(stage.loop.now + 1.0, stage.loop.time)
+    attempt = stage.start(stage.execution(deadline))
+    stage.loop.pass_by(1.0 + over_for)
+    attempt.close(10.0)
+    stage.loop.pass_by(GRACE - over_for + 0.001)
+    assert attempt.is_over

@@ -231,7 +231,7 @@ async def test_where_another_mongos_is_known_nobody_waits(monkeypatch):
     """News of the mongos that failed are waited for only where no other one could be asked."""
     settled = []
 
-    async def settle(self, server):
+    async def settle(self, server, seconds):
         settled.append(server.address)
         return True
 
@@ -243,6 +243,20 @@ async def test_where_another_mongos_is_known_nobody_waits(monkeypatch):
     await begin(driver, deadline=Deadline.after(60))
     assert 3 == len(driver.calls)
     assert 1 == len(settled)  # when both had failed
+
+
+async def test_news_are_waited_for_no_longer_than_the_deadline(monkeypatch):
+    """An attempt that ends at the deadline, or after it, leaves no time for them."""
+    most = []
+
+    async def settle(self, server, seconds):
+        most.append(seconds)
+        return True
+
+    monkeypatch.setattr(Selection, "still_takes_writes", settle)
+    await begin(Driver(AutoReconnect("1"), OK), deadline=Deadline.after(0.05))
+    assert len(most) == 1
+    assert most[0] < 0.05
 
 
 async def test_a_server_that_vanishes_before_the_attempt_costs_nothing():

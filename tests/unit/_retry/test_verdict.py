@@ -380,7 +380,7 @@ class TestMemoriesLost:
         [
             ([225], Outcome.NOT_APPLIED),  # sent once, and refused
             ([None, 225], Outcome.UNKNOWN),
-            ([225, 225], Outcome.UNKNOWN),  # as if another client wrote over the session
+            ([225, 225], Outcome.NOT_APPLIED),  # each time
             ([217], Outcome.UNKNOWN),
             ([None, 217], Outcome.UNKNOWN),
         ],

@@ -41,6 +41,9 @@ LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 CONNECT_TIMEOUT = 20.0
 ASKED_AGAIN = 0.05
 PATIENCE = 0.25
+VANISHED_FOR = 60.0
+"""After how long a connection ends at the latest over which nothing comes any more, in seconds."""
+
 
 NOTHING_WRITTEN = "NoWritesPerformed"  # some say so, some don't
 
@@ -69,6 +72,9 @@ class Network:
     silent: float = 0.0
     """The command is executed, and no reply ever comes; the connection ends after a while."""
 
+    vanished: float = 0.0
+    """The command never arrives, and nobody hears of that; the connection ends after a while."""
+
     forgotten: float = 0.0
     """The entries of what was done before have left the oplog by the time when it arrives."""
 
@@ -84,7 +90,17 @@ class Network:
     @property
     def befalls(self) -> float:
         """How often something happens to a command, or to the answer to it, on its way."""
-        return self.breaks + self.silent + self.overloaded
+        return self.breaks + self.silent + self.vanished + self.overloaded
+
+    @property
+    def hangs(self) -> bool:
+        """Whether an answer may be waited for in vain."""
+        return any((self.slow, self.silent, self.vanished))
+
+    @property
+    def holds(self) -> bool:
+        """Whether connections may be held up for seconds."""
+        return any((self.lost, self.late, self.hangs))
 
     @property
     def breaks(self) -> float:
@@ -285,15 +301,18 @@ class Attempt:
             breaks = self.random.uniform(0, 0.5)
             self._after(breaks, self._break)
             # The server has read it from its socket.
-            driver.later(self.random.uniform(0, 3), self.member.receive, request)
+            term = self.member.term
+            driver.later(self.random.uniform(0, 3), self._receive_late, request, term)
         elif (draw := draw - network.late) < network.unanswered:
             driver.later(latency, self.member.receive, request)
             request.answer = lambda _: self._after(latency, self._break)
         elif (draw := draw - network.unanswered) < network.silent:
             driver.later(latency, self.member.receive, request)
             request.answer = lambda _: None
-            self._after(self.random.uniform(5, 60), self._break)
-        elif (draw := draw - network.silent) < network.overloaded:
+            self._after(self.random.uniform(5, VANISHED_FOR), self._break)
+        elif (draw := draw - network.silent) < network.vanished:
+            self._after(self.random.uniform(5, VANISHED_FOR), self._break)
+        elif (draw := draw - network.vanished) < network.overloaded:
             refusal = {
                 "ok": 0.0,
                 "code": 462,
@@ -307,6 +326,11 @@ class Attempt:
             self._after(latency, self._answered, refusal)
         else:
             driver.later(latency, self._receive_there, request)
+
+    def _receive_late(self, request: Request, term: int) -> None:
+        # Nothing lies there until a member has lost its office and won it back.
+        if not self.member.is_primary or self.member.term == term:
+            self.member.receive(request)
 
     def _receive_there(self, request: Request) -> None:
         if self.member.is_up:

@@ -24,6 +24,11 @@ MAX_TIME = 50
 CONCERN_FAILED = 64
 RETRYABLE = "RetryableWriteError"
 
+# The errors that servers label so, of commands that have a number, and from which version on.
+_RETRYABLE_CODES = dict.fromkeys(
+    (6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436), (4, 4)
+) | {317: (5, 0), 134: (6, 0), 384: (6, 0)}
+
 _REAPED_EVERY = 300.0
 
 Answer = Callable[[Mapping[str, Any]], None]
@@ -124,21 +129,25 @@ class Member:
                 self._set.version, self.state, self.append, self._set.clocks.wall()
             ).run(command)
         except CommandError as exc:
-            self._answer(request, exc.reply)
+            if self.is_primary:  # whoever is refused waits, too
+                self._wait(request, exc.reply)
+            else:
+                self._answer(request, exc.reply)
             return
         self._set.seen_sessions(command)
         self._wait(request, reply)
 
     def _begin(self, command: Command) -> None:
         if not self.is_primary:
-            raise CommandError(NOT_PRIMARY, "NotWritablePrimary", *self._labels(command))
+            raise CommandError(
+                NOT_PRIMARY,
+                "NotWritablePrimary",
+                *labels_of(NOT_PRIMARY, command, self._set.version),
+            )
         if command.number is not None and command.session is not None:
             if command.number < self.begun.get(command.session, 0):
                 raise CommandError(TOO_OLD, "TransactionTooOld")
             self.begun[command.session] = command.number
-
-    def _labels(self, command: Command) -> list[str]:
-        return [] if command.number is None else [RETRYABLE]
 
     def append(self, **what: Any) -> None:
         """Add an entry to the oplog."""
@@ -172,10 +181,9 @@ class Member:
     def _fail_concern(self, waiting: _Waiting, code: int, name: str) -> None:
         for timer in waiting.timers:
             timer.cancel()
-        reply = {**waiting.reply, "writeConcernError": {"code": code, "errmsg": name}}
-        if code not in {CONCERN_FAILED, MAX_TIME}:
-            reply["errorLabels"] = self._labels(waiting.request.command)
-        self._answer(waiting.request, reply)
+        request, version = waiting.request, self._set.version
+        failed = with_concern_error(waiting.reply, request.command, code, name, version)
+        self._answer(request, failed)
 
     def has_committed(self, index: int) -> None:
         """Answer those whose writes a majority has."""
@@ -267,6 +275,22 @@ class Member:
         self.term = source.term
 
 
+def labels_of(code: int, command: Command, version: tuple[int, int]) -> list[str]:
+    """Return the labels of an error that a command meets."""
+    since = _RETRYABLE_CODES.get(code)
+    is_labelled = command.number is not None and since is not None and since <= version
+    return [RETRYABLE] if is_labelled else []
+
+
+def with_concern_error(
+    reply: Mapping[str, Any], command: Command, code: int, text: str, version: tuple[int, int]
+) -> dict[str, Any]:
+    """Return a reply that says that the write concern was not met."""
+    failed = {**reply, "writeConcernError": {"code": code, "errmsg": text}}
+    labels = labels_of(code, command, version)
+    return {**failed, "errorLabels": labels} if labels else failed
+
+
 class ReplicaSet:
     """The members, and what happens between them.
 
@@ -330,7 +354,8 @@ class ReplicaSet:
         for session in [one for one, at in self.sessions.items() if now - at > REMEMBERED_FOR]:
             del self.sessions[session]
         for member in self.members:
-            member.state.forget_old(self.clocks.wall(), self.sessions)
+            if not member.is_frozen:
+                member.state.forget_old(self.clocks.wall(), self.sessions)
         self.loop.call_later(_REAPED_EVERY, self._reap)
 
     def commit_index(self, member: Member) -> int:

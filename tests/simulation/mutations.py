@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,11 @@ class Mutation:
     """What stands in the file, once."""
 
     wrong: str
+    held_by: str = ""
+    """The tests that find it, where a simulated world can't."""
+
+    why: str = ""
+    """Why it can't."""
 
 
 MUTATIONS = [
@@ -33,12 +39,6 @@ MUTATIONS = [
         "_retry/sessions.py",
         "        if self._number is None:\n            self._number",
         "        if True:\n            self._number",
-    ),
-    Mutation(
-        "225 to a command that was sent before denies it",
-        "_retry/verdict.py",
-        "        if was_sent and _has_forgotten(attempt.error):",
-        "        if False:",
     ),
     Mutation(
         "217 denies",
@@ -65,10 +65,10 @@ MUTATIONS = [
         "        if False:",
     ),
     Mutation(
-        "an error after one that was sent denies it",
+        "a refusal denies what may still lie at the same server",
         "_retry/verdict.py",
-        "                in_doubt.add(attempt.address)",
-        "                in_doubt = {attempt.address}",
+        "                in_doubt &= {attempt.address}",
+        "                in_doubt.clear()",
     ),
     Mutation(
         "what is not acknowledged by a majority counts as applied",
@@ -93,12 +93,16 @@ MUTATIONS = [
         "_retry/attempt.py",
         "            record = self._note(sent=not self._token.revoke(), error=reason)",
         "            record = self._note(sent=self._token.is_sending, error=reason)",
+        held_by="tests/unit/_retry/test_attempt.py",
+        why="its lease, which has ended, refuses it",
     ),
     Mutation(
         "an attempt that was given up keeps its place",
         "_retry/attempt.py",
         "            if self._call is None or self._leaves_thread():\n",
         "            if False:\n",
+        held_by="tests/unit/_retry/test_attempt.py",
+        why="it is found out when it comes to its turn",
     ),
     Mutation(
         "no retry",
@@ -162,15 +166,17 @@ MUTATIONS = [
     ),
     Mutation(
         "a write that may be forgotten is resolved",
-        "_writes/resolve.py",
-        "        if age >= trusted:",
-        "        if False:",
+        "_retry/command_execution.py",
+        "    return min(_TRUSTED_MINUTES, session_minutes * _TRUSTED_PART) * 60",
+        "    return 1e9",
     ),
     Mutation(
         "a write is resolved though its session has gone on",
         "_writes/resolve.py",
         "        if not is_latest or execution.lease.is_given_back:",
         "        if False:",
+        held_by="tests/unit/_writes/test_resolve.py",
+        why="the server answers by 225, which is taken for what it is",
     ),
     Mutation(
         "an attempt keeps its place after its end",
@@ -182,6 +188,160 @@ MUTATIONS = [
         "nobody who waits is let go on when a place is free",
         "_retry/pending.py",
         "        if self._lanes[False] or self._lanes[True]:",
+        "        if False:",
+        held_by="tests/unit/_retry/test_pending.py",
+        why="the next look, 50 ms later, does it",
+    ),
+    Mutation(
+        "network errors have no label",
+        "_retry/verdict.py",
+        "    return isinstance(error, ConnectionFailure) and not isinstance(\n",
+        "    return False and not isinstance(\n",
+    ),
+    Mutation(
+        "retries without end and without a deadline",
+        "_retry/verdict.py",
+        "        return math.inf if self.under_deadline else 1",
+        "        return math.inf",
+    ),
+    Mutation(
+        "one retry under a deadline, too",
+        "_retry/verdict.py",
+        "        return math.inf if self.under_deadline else 1",
+        "        return 1",
+    ),
+    Mutation(
+        "overload is retried without end",
+        "_retry/verdict.py",
+        "            return self.policy.max_adaptive_retries",
+        "            return math.inf",
+        held_by="tests/unit/_retry/test_verdict.py",
+        why="it ends well, and how often it may be tried is no law of the judge's",
+    ),
+    Mutation(
+        "no backoff from overload",
+        "_retry/verdict.py",
+        "self.random() * min(_MAX_BACKOFF,",
+        "0.0 * min(_MAX_BACKOFF,",
+        held_by="tests/unit/_retry/test_verdict.py",
+        why="it is random, and may be as short as that",
+    ),
+    Mutation(
+        "an error that says that nothing was written hides others",
+        "_retry/verdict.py",
+        "        if failure.sent and not _has(failure.error, NO_WRITES):",
+        "        if failure.sent:",
+    ),
+    Mutation(
+        "always the first error",
+        "_retry/verdict.py",
+        "        error = self._latest_that_may_have_written or self._first\n",
+        "        error = self._first\n",
+    ),
+    Mutation(
+        "a wait for a server is longer than the deadline",
+        "_retry/waiting.py",
+        "        seconds = min(self._timeout, execution.time_left())",
+        "        seconds = self._timeout",
+    ),
+    Mutation(
+        "backoff goes on after the deadline",
+        "_retry/verdict.py",
+        "            if wait > 0 and wait >= time_left:",
+        "            if False:",
+    ),
+    Mutation(
+        "news are waited for after the deadline",
+        "_retry/waiting.py",
+        "still_takes_writes(server, execution.time_left())",
+        "still_takes_writes(server)",
+    ),
+    Mutation(
+        "closing gives a second grace",
+        "_retry/attempt.py",
+        "deadline.at - deadline.clock() + _AFTER_DEADLINE",
+        "deadline.remaining() + _AFTER_DEADLINE",
+    ),
+    Mutation(
+        "a router that has failed is asked again",
+        "_retry/loop.py",
+        "        if verdict.deprioritize and server is not None:",
+        "        if False:",
+        held_by="tests/unit/_retry/test_loop.py",
+        why="it costs time only",
+    ),
+    Mutation(
+        "each attempt has a session of its own",
+        "_retry/sessions.py",
+        "if self._session is None:\n                self._session = self._open_session()",
+        "if True:\n                self._session = self._open_session()",
+    ),
+    Mutation(
+        "sessions of writes in doubt are never ended",
+        "_retry/sessions.py",
+        "        if is_unused and self._session is not None:",
+        "        if is_unused and self._session is not None and not self._in_doubt:",
+    ),
+    Mutation(
+        "a session is given back though its answer leaves a doubt",
+        "_retry/command_execution.py",
+        "        if reply is None or self.leaves_doubt(reply):",
+        "        if reply is None:",
+    ),
+    Mutation(
+        "what is over is sent",
+        "_retry/sessions.py",
+        "            if self._finished:\n",
+        "            if False:\n",
+        held_by="tests/unit/_retry/test_sessions.py",
+        why="its attempt is revoked before",
+    ),
+    Mutation(
+        "a stranger's document spoils a full queue",
+        "_writes/group/queue.py",
+        "                insert.refuse(_raisable(exc))\n",
+        "                raise\n",
+    ),
+    Mutation(
+        "an insert that was answered after its end is sent again when it is resolved",
+        "_writes/group/shares.py",
+        "        known = self._shares.acknowledgement(self._index)\n",
+        "        known = None\n",
+    ),
+    Mutation(
+        "what an old server leaves out counts as done",
+        "_writes/unclear_inserts.py",
+        "    return silence(reply, count)\n\n\ndef silence",
+        "    return None\n\n\ndef silence",
+    ),
+    Mutation(
+        "a map is changed while it is iterated",
+        "_retry/pending.py",
+        "in [*self._under_way, *(one for lane in self._lanes.values() for one in lane)]:",
+        "in self._under_way:",
+    ),
+    Mutation(
+        "what waits is sent in another's context",
+        "_retry/pending.py",
+        "                if not context.run(self._start_late, attempt):",
+        "                if not self._start_late(attempt):",
+    ),
+    Mutation(
+        "inserts that wait as they are come first",
+        "_writes/group/queue.py",
+        "            if self._later or self._is_full():",
+        "            if self._is_full():",
+    ),
+    Mutation(
+        "an ordered bulk write goes on after an error",
+        "_writes/bulk_result.py",
+        '        if self.bulk.ordered and self._merged["writeErrors"]:',
+        "        if False:",
+    ),
+    Mutation(
+        "who is elected meanwhile is not waited for",
+        "_retry/server_selection.py",
+        "        if not news.are_in(self._driver.view()):",
         "        if False:",
     ),
 ]
@@ -222,16 +382,38 @@ def operations_until_found(mutation: Mutation, most: int = MOST) -> tuple[int | 
     return (int(last[2]), lines[1].strip()) if int(last[1]) else (None, "")
 
 
+def held(mutation: Mutation) -> bool:
+    """Tell whether the tests that are to find a mistake do."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        package_with(mutation, folder)
+        for settings in ("pyproject.toml", "README.md", "docs"):
+            (folder / settings).symlink_to(Path(tests.__path__[0]).parent / settings)
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *mutation.held_by.split()]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.returncode == 1 and " failed" in done.stdout
+
+
 def main() -> None:
     """Put in each mistake, and tell how long it takes to find it."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.mutations")
     parser.add_argument("--only", default="", help="those whose names have this in them")
     parser.add_argument("--most", type=int, default=MOST, help="operations")
+    parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    for mutation in MUTATIONS:
-        if arguments.only in mutation.name:
-            count, words = operations_until_found(mutation, arguments.most)
-            print(f"{'-' if count is None else count:>8}  {mutation.name}: {words}", flush=True)
+    chosen = [one for one in MUTATIONS if arguments.only in one.name]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for line in pool.map(lambda one: _line(one, arguments.most), chosen):
+            print(line, flush=True)
+
+
+def _line(mutation: Mutation, most: int) -> str:
+    if mutation.held_by:
+        is_held = held(mutation)
+        how = f"{'held' if is_held else 'NOT HELD'} by {mutation.held_by}: {mutation.why}"
+        return f"{'-':>8}  {mutation.name}; {how}"
+    count, words = operations_until_found(mutation, most)
+    return f"{'-' if count is None else count:>8}  {mutation.name}: {words}"
 
 
 if __name__ == "__main__":

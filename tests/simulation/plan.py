@@ -30,6 +30,7 @@ FAULTS = (
     "outage",
     "kill_router",
     "freeze_router",
+    "partition",
 )
 SECONDS = 40.0
 
@@ -87,6 +88,9 @@ class Plan:
 
     connections: int
     at_once: int
+    together: tuple[int, int]
+    """How many documents, and bytes of them, travel together at most."""
+
     routers: float | None
     """How often routers lose their connection to the shard, as a probability; None without any."""
 
@@ -106,14 +110,11 @@ class Plan:
         if random.random() < 0.05:
             # One of twenty gets through.
             network = Network(opening=network.opening, unanswered=0.95)
-        # Where nothing is heard of a command for a while, a few connections are not enough.
-        holds = network.silent or network.slow or network.lost or network.late
-        least = 10 if holds else 1
         theme = random.random()
         if theme < 0.06:
-            # What was sent before an outage is sent again when nobody remembers it.
+            # What was sent is sent again when nobody remembers it.
             kinds = random.sample(("insert", "update", "upsert", "coalesced", "keyed"), 2)
-            kinds_of_faults, network = ["outage"], Network(unanswered=0.3)
+            kinds_of_faults, network = ["partition"], Network(unanswered=0.3)
         elif theme < 0.12:
             # What is in doubt at one server is refused at another, and executed later all the same.
             kinds, kinds_of_faults = ["contested"], ["step_down"]
@@ -127,6 +128,8 @@ class Plan:
             )
             for _ in range(random.choice([1, 3, 8]) if kinds_of_faults else 0)
         )
+        # Where nothing is heard of a command for a while, a few connections are not enough.
+        least = 10 if network.holds or "partition" in kinds_of_faults else 1
         styles = _Styles(random, [fault.at for fault in faults], is_patient=theme < 0.06)
         return cls(
             seed,
@@ -136,6 +139,7 @@ class Plan:
             version=random.choice([(6, 0), (6, 0), (5, 0), (4, 4)]),
             connections=max(least, random.choice([1, 2, 10, 100])),
             at_once=max(least, random.choice([1, 2, 10, 256])),
+            together=random.choice([(1000, 2**24), (1000, 2**24), (3, 2**24), (1000, 100)]),
             routers=random.choice([0.0, 0.05, 0.5]) if random.random() < 0.3 else None,
             closed_at=random.uniform(0, SECONDS) if random.random() < 0.1 else None,
         )

@@ -5,7 +5,7 @@ import contextlib
 import gc
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 from unittest import mock
@@ -27,7 +27,13 @@ from aioretry import (
 )
 from aioretry._drivers import motor
 from tests.simulation.clock import Clocks, VirtualLoop
-from tests.simulation.driver import NOTHING_WRITTEN, OPERATION, SimulatedDriver, UserSession
+from tests.simulation.driver import (
+    NOTHING_WRITTEN,
+    OPERATION,
+    VANISHED_FOR,
+    SimulatedDriver,
+    UserSession,
+)
 from tests.simulation.keys import Key
 from tests.simulation.members import Member, ReplicaSet
 from tests.simulation.plan import Fault, Operation, Plan
@@ -173,7 +179,8 @@ class Run:
                 "mongodb://simulated/?w=majority", max_concurrent_attempts=plan.at_once
             )
         self.collection = self.client.db.things
-        self.view = self.collection.coalesced()
+        documents, size = plan.together
+        self.view = self.collection.coalesced(max_documents=documents, max_bytes=size)
         self.shared = UserSession(self.driver)
         tasks = [self.loop.create_task(self._operate(one)) for one in plan.operations]
         if plan.closed_at is not None:
@@ -264,13 +271,16 @@ class Run:
                 later(fault.seconds, self._thaw, member)
             case "cut_off" if not member.is_cut_off:
                 self.set.cut_off(member)
-                later(fault.seconds, self.set.join, member)
+                later(fault.seconds, self._join, member)
             case "step_down":
                 self.set.step_down()
             case "outage":
                 for one in self.set.members:
                     self.set.kill(one, loses=False)
                     later(fault.seconds, self._start, one)
+            case "partition":
+                self.driver.network = replace(self.plan.network, vanished=1.0)
+                later(fault.seconds, self._end_partition)
             case "wall_clock":
                 self.clocks.set_ahead += 100 * (fault.seconds - 5)
 
@@ -306,8 +316,22 @@ class Run:
         if member.is_up and member.is_frozen:
             self.set.thaw(member)
 
+    def _end_partition(self) -> None:
+        self.driver.network = self.plan.network
+        self.troubled_at = self.loop.time() + VANISHED_FOR
+
+    def _join(self, member: Member) -> None:
+        self._see_trouble()
+        self.set.join(member)
+
     def _see_trouble(self) -> None:
         self.troubled_at = self.loop.time()
+
+    def _well_for(self) -> float:
+        """How long nothing has happened to the servers, in seconds."""
+        if self.driver.network.vanished == 1.0:
+            return 0.0
+        return self.loop.time() - max(self.troubled_at, self.set.elected_at)
 
     # Operations.
 
@@ -366,9 +390,9 @@ class Run:
             self._complain(operation, f"took {told.took:.2f} s, and may take {min(limits)} s")
         if operation.kind == "user_session":
             return  # each waits for those before it, and each of those as long as it may
-        if not limits and not self.plan.network.silent:
+        if not limits and not self.plan.network.hangs:
             # As long as nobody else can be elected, whoever is frozen is waited for.
-            since = min(told.took, self.loop.time() - self.set.elected_at)
+            since = min(told.took, self._well_for())
             if since > LONGEST:
                 self._complain(operation, f"took {since:.2f} s although all was well")
 
@@ -376,11 +400,15 @@ class Run:
         """What could be sent again is, as long as there is time; and inside it all is served."""
         network, error = self.plan.network, told.error
         tried = [] if error is None else attempts_of(error)
-        if operation.kind in _OF_ONE and _says_nothing_was_written(error):
-            wrote = [one.error for one in tried if one.sent and one.error is not error]
-            if not all(_says_nothing_was_written(one) for one in wrote):
-                self._complain(operation, f"{error!r} hides one that may have written")
-        if UNKNOWN in told.outcomes and not any(attempt.sent for attempt in tried):
+        if operation.kind in _OF_ONE and any(error is one.error for one in tried):
+            wrote = [
+                one.error for one in tried if one.sent and not _says_nothing_was_written(one.error)
+            ]
+            first = [one.error for one in tried]
+            if error is not (wrote or [*reversed(first)])[-1]:
+                self._complain(operation, f"{error!r} is raised in the place of another one")
+        is_asked = told.is_in_doubt or any(attempt.sent for attempt in tried)
+        if UNKNOWN in told.outcomes and not is_asked:
             self._complain(operation, "is in doubt, but nothing was sent")
         if isinstance(error, OperationFailure) and _codes_of(error) - _EXPECTED_CODES:
             self._complain(operation, f"ended with {error!r}")
@@ -388,9 +416,8 @@ class Run:
         if not is_limited or operation.cancelled is not None or operation.kind in _PATIENT:
             return
         if isinstance(error, DeadlineExceeded):
-            well_for = self.loop.time() - max(self.troubled_at, self.set.elected_at)
-            is_well = self.set.primary is not None and well_for > 30
-            if is_well and network.breaks < 0.7 and not network.silent and not network.slow:
+            is_well = self.set.primary is not None and self._well_for() > 30
+            if is_well and network.breaks < 0.7 and not network.hangs:
                 self._complain(operation, "was not served, although all is well")
         elif isinstance(error, ConnectionFailure) and told.took < SELECTION_TIMEOUT - 0.1:
             # Where the clock was set, a server may have forgotten the write.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -10,15 +11,18 @@ import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure
+from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure
 
+from aioretry.testing import Faults
 from tests.lengths import in_full
 from tests.simulation.clock import Clocks, VirtualLoop
-from tests.simulation.members import ReplicaSet, Request
-from tests.simulation.state import Command
+from tests.simulation.members import ReplicaSet, Request, labels_of, with_concern_error
+from tests.simulation.state import Command, CommandError
 
 STEPS = 60
 SESSIONS = 3
+CODES = (6, 7, 50, 64, 79, 89, 91, 112, 133, 134, 189, 262, 317, 384, 9001)
+CODES += (10107, 11600, 11601, 11602, 13388, 13435, 13436)
 TOLD = (
     "ok",
     "code",
@@ -42,14 +46,23 @@ class Model:
         )
         self._go_on()
 
-    def run(self, command: Mapping[str, Any], session: int, number: int | None) -> dict[str, Any]:
-        """Return the reply to a command."""
+    def run(self, step: "Step") -> dict[str, Any] | None:
+        """Return the reply to a command, or None if none came."""
         replies: list[Any] = []
-        name = next(iter(command))
-        made = Command(name, command, b"%d" % session, number)
-        self._set.primary.receive(Request(made, True, None, None, replies.append))
+        name = next(iter(step.command))
+        command = Command(name, step.command, b"%d" % step.session, step.number)
+        match step.fault:
+            case "lost" | "closed":
+                return None
+            case "error":
+                labels = labels_of(step.code, command, self._set.version)
+                return CommandError(step.code, "", *labels).reply
+        self._set.primary.receive(Request(command, True, None, None, replies.append))
         self._go_on()
-        return dict(replies.pop())
+        reply: dict[str, Any] = replies.pop()
+        if step.fault == "concern":
+            reply = with_concern_error(reply, command, step.code, "", self._set.version)
+        return None if step.fault == "unanswered" else reply
 
     def documents(self, collection: str) -> list[Any]:
         """Return what is stored."""
@@ -70,38 +83,86 @@ class Model:
 
 
 class Real:
-    """A real server, asked so."""
+    """A real server, asked so.
 
-    def __init__(self, client: MongoClient[Any]) -> None:
+    Args:
+        client: Its client.
+        faults: The proxy in front of it; None if nothing happens there.
+    """
+
+    def __init__(self, client: MongoClient[Any], faults: Faults | None) -> None:
         self._client = client
+        self._faults = faults
         self._sessions = [Binary.from_uuid(uuid4()) for _ in range(SESSIONS)]
 
-    def run(self, command: Mapping[str, Any], session: int, number: int | None) -> dict[str, Any]:
-        """Return the reply to a command."""
+    def run(self, step: "Step") -> dict[str, Any] | None:
+        """Return the reply to a command, or None if none came."""
+        self._arm(step)
         with self._client.start_session(causal_consistency=False) as held:
             own = held.session_id
             server_session: Any = held._server_session
-            server_session.session_id = {"id": self._sessions[session]}
-            whole = {**command, "writeConcern": {"w": "majority"}}
-            if number is not None:
-                whole["txnNumber"] = Int64(number)
+            server_session.session_id = {"id": self._sessions[step.session]}
+            whole = {**step.command, "writeConcern": {"w": "majority"}}
+            if step.number is not None:
+                whole["txnNumber"] = Int64(step.number)
             try:
                 return dict(self._client.simulation.command(whole, session=held))
             except OperationFailure as exc:
                 return dict(exc.details or {})
+            except NotPrimaryError as exc:
+                return dict(exc.details)
+            except ConnectionFailure:
+                return None
             finally:
                 server_session.session_id = own
+
+    def _arm(self, step: "Step") -> None:
+        """Have something happen to a command."""
+        if step.fault is None:
+            return
+        name = next(iter(step.command))
+        data: dict[str, Any] = {"failCommands": [name]}
+        match step.fault:
+            case "lost":
+                self._faults.drop_request(name)
+                return
+            case "unanswered":
+                self._faults.drop_reply(name)
+                return
+            case "closed":
+                data["closeConnection"] = True
+            case "error":
+                data["errorCode"] = step.code
+            case "concern":
+                data["writeConcernError"] = {"code": step.code, "errmsg": ""}
+        self._client.admin.command(
+            {"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data}
+        )
 
     def documents(self, collection: str) -> list[Any]:
         """Return what is stored."""
         return [*self._client.simulation[collection].find()]
 
 
-def told(reply: Mapping[str, Any]) -> dict[str, Any]:
+def told(reply: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return what counts in a reply."""
+    if reply is None:
+        return None
     found = {name: reply[name] for name in TOLD if name in reply}
+    found["writeConcernError"] = reply.get("writeConcernError", {}).get("code")
     found["writeErrors"] = [(one["index"], one["code"]) for one in reply.get("writeErrors", ())]
     return found
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, and what happens to it."""
+
+    command: dict[str, Any]
+    session: int
+    number: int | None
+    fault: str | None = None
+    code: int = 0
 
 
 class Sequence:
@@ -110,16 +171,25 @@ class Sequence:
     Args:
         seed: Decides all of it.
         collection: Where they go.
+        fails: Whether something happens to some of them.
     """
 
-    def __init__(self, seed: int, collection: str) -> None:
+    def __init__(self, seed: int, collection: str, *, fails: bool) -> None:
         self._random = Random(f"sequence {seed}")
+        self._fails = fails
         self._collection = collection
         self._numbers = [0] * SESSIONS
         self._latest: dict[int, dict[str, Any]] = {}
 
-    def step(self) -> tuple[dict[str, Any], int, int | None]:
-        """Return a command, its session and its number."""
+    def step(self) -> Step:
+        """Return what is asked next."""
+        step = Step(*self._asked())
+        if not self._fails or self._random.random() < 0.6:
+            return step
+        fault = self._random.choice(["lost", "unanswered", "closed", "error", "concern"])
+        return replace(step, fault=fault, code=self._random.choice(CODES))
+
+    def _asked(self) -> tuple[dict[str, Any], int, int | None]:
         random, session = self._random, self._random.randrange(SESSIONS)
         draw = random.random()
         if draw < 0.35 and session in self._latest:  # once more
@@ -169,14 +239,15 @@ class Comparison:
     Args:
         client: The server's.
         seed: Decides the sequence.
+        faults: The proxy in front of the server, if something is to happen.
     """
 
-    def __init__(self, client: MongoClient[Any], seed: int) -> None:
+    def __init__(self, client: MongoClient[Any], seed: int, faults: Faults | None = None) -> None:
         self._client = client
         self._collection = f"c{seed}"
-        self._sequence = Sequence(seed, self._collection)
+        self._sequence = Sequence(seed, self._collection, fails=faults is not None)
         major, minor, *_ = client.server_info()["versionArray"]
-        self.model, self._real = Model((major, minor)), Real(client)
+        self.model, self._real = Model((major, minor)), Real(client, faults)
         client.simulation.drop_collection(self._collection)
         client.simulation.create_collection(self._collection)
 
@@ -184,7 +255,7 @@ class Comparison:
         """Send commands to both; the replies are to be the same."""
         for number in range(steps):
             step = self._sequence.step()
-            model, real = (told(each.run(*step)) for each in (self.model, self._real))
+            model, real = (told(each.run(step)) for each in (self.model, self._real))
             assert real == model, (number, step)
 
     def end(self) -> None:
@@ -204,6 +275,16 @@ def test_replies_and_documents(plain, seed):
     """Whatever is sent under whatever id, the model answers and stores what a server does."""
     comparison = Comparison(plain, seed)
     comparison.run(STEPS)
+    comparison.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 100 + in_full(40, otherwise=3)))
+def test_faults(plain, servers_of_test, seed):
+    """Messages that are lost and errors of each code: the same is done, said and labelled."""
+    comparison = Comparison(plain, seed, servers_of_test.faults)
+    comparison.run(STEPS)
+    servers_of_test.faults.verify()
     comparison.end()
 
 

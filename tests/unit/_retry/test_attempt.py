@@ -305,6 +305,15 @@ class TestAbandoned:
         assert (stage.server if sent else None) is execution.server
         assert (True, sent) == (attempt.is_over, not stage.calls[0].token.is_revoked)
 
+    def test_one_that_waits_for_its_place(self, stage):
+        """It waits no more, and nothing of it is left in the loop."""
+        execution = stage.execution(Deadline.after(60, stage.loop.time))
+        attempt = PendingAttempt(stage, stage.loop, execution, stage, stage)
+        attempt.register()
+        attempt.disown(REASON)
+        assert ["place"] == stage.log[:1]
+        assert [] == stage.loop.timers
+
     @pytest.mark.parametrize(
         ("sent", "late", "told", "ended"),
         [

@@ -1,6 +1,7 @@
 """Faults at the proxies that one seed decides: what becomes of which message, each time alike."""
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 
@@ -8,12 +9,15 @@ import pytest
 from pymongo import ReturnDocument
 from pymongo.errors import PyMongoError
 
-from aioretry import Outcome, deadline, outcome_of, partial_result_of, resolve
+from aioretry import Outcome, RetryClient, deadline, outcome_of, partial_result_of, resolve
 from aioretry._retry.sessions import CommandNumber
+from tests.integration.looping import all_given_back
+from tests.integration.test_landing import making_tasks, old_style
 from tests.lengths import in_full
 
 OPERATIONS = 60
 KINDS = ("insert", "update", "delete", "find_one_and_update", "insert_many", "operation")
+CANCELLED = (None, None, None, None, None, 0.0, 0.002, 0.02)
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 RIGHT = {APPLIED: {1}, NOT_APPLIED: {0}, UNKNOWN: {0, 1}}
 
@@ -62,13 +66,13 @@ def tag_of(body):
     return first.get("q", first)["_id"]
 
 
-async def operate(collection, number, kind):
+async def operate(collection, number, kind, cancelled):
     """Make an operation; return the outcome of each of its statements."""
     tags = [f"{number}.{n}" for n in range(4 if kind == "insert_many" else 1)]
     try:
-        async with deadline(30.0 if number % 3 else None):
+        async with asyncio.timeout(cancelled), deadline(30.0 if number % 3 else None):
             await call(collection, kind, tags)
-    except PyMongoError as exc:
+    except (PyMongoError, TimeoutError) as exc:
         outcomes = said(exc, tags)
         if UNKNOWN in outcomes:
             try:
@@ -116,15 +120,23 @@ def times(kind, document):
 
 
 async def run(seed, faults, collection, stored):
-    """Make all operations at once; return what has struck which of their messages."""
+    """Make all operations at once; return what has struck which of their messages.
+
+    Of those that are cancelled nothing is returned: how far they come depends on the machine.
+    """
     kinds = [random.Random(f"{seed} {n}").choice(KINDS) for n in range(OPERATIONS)]
+    cancelled = [
+        random.Random(f"{seed} cancelled {n}").choice(CANCELLED) for n in range(OPERATIONS)
+    ]
     stored.delete_many({})
     there = [n for n, kind in enumerate(kinds) if not kind.startswith("insert")]
     stored.insert_many({"_id": f"{n}.0", "n": 0} for n in there)
     dice = Dice(seed)
     dice.arm(faults, f"{collection.database.name}.{collection.name}")
     try:
-        told = await asyncio.gather(*(operate(collection, n, kind) for n, kind in enumerate(kinds)))
+        told = await asyncio.gather(
+            *(operate(collection, n, kind, cancelled[n]) for n, kind in enumerate(kinds))
+        )
     finally:
         faults.verify()
     documents = {one["_id"]: one for one in stored.find()}
@@ -132,14 +144,29 @@ async def run(seed, faults, collection, stored):
         for position, outcome in enumerate(outcomes):
             done = times(kind, documents.get(f"{number}.{position}"))
             assert done in RIGHT[outcome], (seed, number, kind, position, outcome)
-    return dice.struck
+    return {
+        (action, tag, count)
+        for action, tag, count in dice.struck
+        if cancelled[int(tag.split(".")[0])] is None
+    }
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(in_full(20, otherwise=4)))
-async def test_what_is_told(seed, replica_set, collection, stored):
-    """Each statement is done once, never, or as nobody could tell; twice the same is met."""
-    struck = [await run(seed, replica_set.faults, collection, stored) for _ in range(2)]
+async def test_what_is_told(seed, replica_set, collection, stored, commands):
+    """Each statement is done once, never, or as nobody could tell; twice the same is met.
+
+    On the event loop and on threads, with tasks of the loop's own kind and of another.
+    """
+    listeners = [commands] if seed % 2 else []
+    makes_tasks = making_tasks(old_style) if seed % 4 > 1 else contextlib.nullcontext()
+    async with RetryClient(replica_set.uri, event_listeners=listeners) as client:
+        things = client[collection.database.name].get_collection(
+            collection.name, write_concern=collection.write_concern
+        )
+        with makes_tasks:
+            struck = [await run(seed, replica_set.faults, things, stored) for _ in range(2)]
+        await all_given_back(client)
     assert struck[0]
     assert struck[0] == struck[1]
 

@@ -50,21 +50,22 @@ def _replay(seed: int, *, to_shrink: bool, as_digest: bool) -> None:
     print(*verdict.trace, *verdict.wrong, sep="\n")
 
 
-def _one(seed: int) -> tuple[int, int, int, list[str]]:
+def _one(seed: int) -> tuple[int, int, dict[str, int], list[str]]:
     logging.disable()
     plan = Plan.of(seed)
     verdict = Run(plan).verdict()
-    return seed, len(plan.operations), verdict.counts["sent"], verdict.wrong
+    return seed, len(plan.operations), verdict.counts, verdict.wrong
 
 
 def _run_many(arguments: argparse.Namespace, seconds: float) -> int:
-    began, runs, operations, sent, findings = time.monotonic(), 0, 0, 0, 0
+    began, runs, operations, sent, faults, findings = time.monotonic(), 0, 0, 0, 0, 0
     seeds: Iterable[int] = itertools.count(arguments.first)
     if arguments.runs is not None:
         seeds = range(arguments.first, arguments.first + arguments.runs)
     with multiprocessing.Pool(arguments.jobs) as pool:
-        for seed, count, commands, wrong in _results(pool, seeds, began + seconds):
-            runs, operations, sent = runs + 1, operations + count, sent + commands
+        for seed, count, counts, wrong in _results(pool, seeds, began + seconds):
+            runs, operations = runs + 1, operations + count
+            sent, faults = sent + counts["sent"], faults + counts["faults"]
             if wrong:
                 findings += 1
                 print(f"seed {seed}: {len(wrong)} wrong", *wrong[:5], sep="\n    ", flush=True)
@@ -73,6 +74,7 @@ def _run_many(arguments: argparse.Namespace, seconds: float) -> int:
     took = time.monotonic() - began
     print(
         f"{findings} findings in {runs} runs, {operations} operations, {sent} commands, "
+        f"{faults} faults, "
         f"{took:.0f} s: {operations / took:.0f} operations a second"
     )
     return 1 if findings else 0
@@ -80,7 +82,7 @@ def _run_many(arguments: argparse.Namespace, seconds: float) -> int:
 
 def _results(
     pool: Any, seeds: Iterable[int], end: float
-) -> Iterator[tuple[int, int, int, list[str]]]:
+) -> Iterator[tuple[int, int, dict[str, int], list[str]]]:
     left = iter(seeds)
     while time.monotonic() < end and (batch := [*itertools.islice(left, _BATCH)]):
         yield from pool.map(_one, batch, chunksize=1)

@@ -58,10 +58,16 @@ _EXPECTED_CODES = {11000, 64, 50, 91, 189, 11602, 10107, 462, 217}
 _EXPECTED_CODES |= {HOST_UNREACHABLE, NO_PRIMARY_FOUND}
 
 # Operations of one command of their own.
-_OF_ONE = {"insert", "update", "upsert", "replace", "delete", "find_one_and_update"}
+_OF_ONE = {"insert", "update", "upsert", "replace", "delete", "find_one_and_update", "contested"}
+
+MOST_WITHOUT_A_DEADLINE = 1 + 2
+"""How often a command is sent at most; two retries are for overload."""
 
 # Those that are not repeated, and those that wait for each other.
 _PATIENT = {"update_many", "user_session"}
+
+MOST_SENT = 100_000
+"""How many commands a run may send; some thousands are many."""
 
 QUIET = 120.0
 """How long everything has to come to rest, in seconds."""
@@ -238,6 +244,9 @@ class Run:
     def _has_sent(self, index: int, body: Mapping[str, Any]) -> None:
         self._judge_order(body)
         self.sent += 1
+        if self.sent == MOST_SENT:  # such a run would take hours
+            self.wrong.append(f"{MOST_SENT} commands were sent, and there is no end")
+            self.loop.stop()
         self.sent_for[index] += 1
         told = self.told.get(index)
         if told is not None and told.is_over:
@@ -318,14 +327,14 @@ class Run:
 
     def _end_partition(self) -> None:
         self.driver.network = self.plan.network
-        self.troubled_at = self.loop.time() + VANISHED_FOR
+        self.troubled_at = max(self.troubled_at, self.loop.time() + VANISHED_FOR)
 
     def _join(self, member: Member) -> None:
         self._see_trouble()
         self.set.join(member)
 
     def _see_trouble(self) -> None:
-        self.troubled_at = self.loop.time()
+        self.troubled_at = max(self.troubled_at, self.loop.time())
 
     def _well_for(self) -> float:
         """How long nothing has happened to the servers, in seconds."""
@@ -445,6 +454,8 @@ class Run:
         """Attempts are bounded: by the time that they take, and by what happens to the servers."""
         commands = len(told.tags) if operation.kind in {"bulk_write", "operation"} else 1
         most = commands * (40 + 4 * told.took + 3 * self.driver.changes)
+        if operation.deadline is None and operation.kind in _OF_ONE:
+            most = MOST_WITHOUT_A_DEADLINE
         if self.sent_for[operation.index] > most:
             self._complain(operation, f"was sent {self.sent_for[operation.index]} times")
 

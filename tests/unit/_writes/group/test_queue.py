@@ -273,6 +273,21 @@ class TestQueue:
         ended = await all_of(inserts)
         assert {NOT_APPLIED} == {outcome_of(ended[number]) for number in (0, 3, 5)}
 
+    async def test_who_leaves_lets_nobody_jump_the_queue(self, driver, make):
+        """The place of one that is encoded is not for who comes last, if others wait."""
+        queue = make(max_bytes=1000)
+        full = [queue.insert({"_id": n, "x": "x" * 1000}, None) for n in range(2)]
+        waiting = queue.insert({"_id": 2}, None)
+        full[1].cancel()
+        last = queue.insert({"_id": 3}, None)
+        count = 0
+        while not (waiting.done() and last.done()):
+            count += 1
+            (await launched(driver, count)).prepare().reply()
+            await asyncio.sleep(0)
+        assert [0, 2, 3] == [number for each in driver.flying for number in each.ids]
+        await all_of([full[0], waiting, last])
+
     async def test_what_can_not_be_encoded_later(self, driver, make):
         """It fails alone, also if that shows when its turn comes."""
         queue = make(max_bytes=1000)

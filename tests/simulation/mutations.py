@@ -349,6 +349,8 @@ MUTATIONS = [
         "_retry/server_selection.py",
         "        if not news.are_in(self._driver.view()):",
         "        if False:",
+        held_by="tests/unit/_retry/test_waiting.py",
+        why="the retry finds the next server by itself, or looks for one",
     ),
     Mutation(
         "an exception while an attempt lands loses its place",

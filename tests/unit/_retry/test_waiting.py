@@ -110,6 +110,23 @@ async def test_woken_in_order_and_a_few_at_a_time():
     assert WAITING // 64 <= len(portions)
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_news_of_a_server_that_failed(is_gone):
+    """They are waited for, so that a retry does not meet the same dead server at once."""
+    driver = Driver()
+    driver.appear()
+    (known,) = driver.topology.writable.values()
+    asked = asyncio.create_task(selection_of(driver).still_takes_writes(known))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not asked.done()
+    if is_gone:
+        driver.topology = TopologyView({}, 0.015, object())
+    else:
+        driver.appear()  # as the driver has just heard
+    assert is_gone is not await asked
+
+
 async def test_a_few_are_cancelled_meanwhile():
     """Who is cancelled while it waits holds up nobody and is not missed."""
     driver, loop = Driver(), asyncio.get_running_loop()

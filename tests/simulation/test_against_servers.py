@@ -22,7 +22,7 @@ from tests.simulation.state import Command, CommandError
 STEPS = 60
 SESSIONS = 3
 CODES = (6, 7, 50, 64, 79, 89, 91, 112, 133, 134, 189, 262, 317, 384, 9001)
-CODES += (10107, 11600, 11601, 11602, 13388, 13435, 13436)
+CODES += (10107, 11600, 11601, 11602, 13435, 13436)
 TOLD = (
     "ok",
     "code",
@@ -194,7 +194,8 @@ class Sequence:
         draw = random.random()
         if draw < 0.35 and session in self._latest:  # once more
             return self._latest[session], session, self._numbers[session]
-        if draw < 0.4 and self._numbers[session] > 1:  # too late
+        # Too late, unless the latest one was lost.
+        if draw < 0.4 and self._numbers[session] > 1 and not self._fails:
             return self._command(), session, self._numbers[session] - 1
         if draw < 0.45:
             return self._command(), session, None

@@ -255,14 +255,15 @@ class TestPooling:
         pool = client.delegate._topology._session_pool
         assert lsid in [pooled.session_id for pooled in pool]
 
+    @pytest.mark.parametrize("applied", [False, True])
     async def test_one_of_a_cancelled_transaction_in_the_air_is_not(
-        self, replica_set, client, seeded
+        self, replica_set, client, seeded, applied
     ):
         """As long as something of it may still arrive, nobody gets its session."""
         pool = client.delegate._topology._session_pool
         async with await client.start_session() as session:
             lsid = session.session_id
-            async with replica_set.faults.hang("insert") as hang:
+            async with replica_set.faults.hang("insert", applied=applied) as hang:
                 task = asyncio.ensure_future(
                     session.with_transaction(lambda given: seeded.insert_one({}, session=given))
                 )

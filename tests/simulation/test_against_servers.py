@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pytest
@@ -252,6 +252,12 @@ class Comparison:
         client.simulation.drop_collection(self._collection)
         client.simulation.create_collection(self._collection)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.model.close()
+
     def run(self, steps: int) -> None:
         """Send commands to both; the replies are to be the same."""
         for number in range(steps):
@@ -261,7 +267,6 @@ class Comparison:
 
     def end(self) -> None:
         """Compare what is stored."""
-        self.model.close()
         model, real = (
             sorted(each.documents(self._collection), key=lambda one: one["_id"])
             for each in (self.model, self._real)
@@ -274,31 +279,31 @@ class Comparison:
 @pytest.mark.parametrize("seed", range(in_full(40, otherwise=10)))
 def test_replies_and_documents(plain, seed):
     """Whatever is sent under whatever id, the model answers and stores what a server does."""
-    comparison = Comparison(plain, seed)
-    comparison.run(STEPS)
-    comparison.end()
+    with Comparison(plain, seed) as comparison:
+        comparison.run(STEPS)
+        comparison.end()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 100 + in_full(40, otherwise=3)))
 def test_faults(plain, servers_of_test, seed):
     """Messages that are lost and errors of each code: the same is done, said and labelled."""
-    comparison = Comparison(plain, seed, servers_of_test.faults)
-    comparison.run(STEPS)
-    servers_of_test.faults.verify()
-    comparison.end()
+    with Comparison(plain, seed, servers_of_test.faults) as comparison:
+        comparison.run(STEPS)
+        servers_of_test.faults.verify()
+        comparison.end()
 
 
 @pytest.mark.usefixtures("three_members")
 async def test_step_downs(replica_set, plain):
     """What was done under an id is known to the next primary, too."""
-    comparison = await asyncio.to_thread(Comparison, plain, 1000)
-    for _ in range(2):
+    with await asyncio.to_thread(Comparison, plain, 1000) as comparison:
+        for _ in range(2):
+            await asyncio.to_thread(comparison.run, STEPS)
+            await asyncio.to_thread(comparison.model.step_down)
+            old = await replica_set.step_down()
+            await replica_set.wait_for_primary(other_than=old)
+            # Retried until the client knows the new one, too.
+            await asyncio.to_thread(plain.simulation.others.insert_one, {})
         await asyncio.to_thread(comparison.run, STEPS)
-        await asyncio.to_thread(comparison.model.step_down)
-        old = await replica_set.step_down()
-        await replica_set.wait_for_primary(other_than=old)
-        # Retried until the client knows the new one, too.
-        await asyncio.to_thread(plain.simulation.others.insert_one, {})
-    await asyncio.to_thread(comparison.run, STEPS)
-    comparison.end()
+        comparison.end()

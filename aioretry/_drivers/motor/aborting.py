@@ -110,17 +110,17 @@ class _Abort:
     def _tried(self, is_over: bool) -> None:
         if not self.first.done():
             self.first.set_result(None)
-        if is_over or time.monotonic() > self._until:
+        if time.monotonic() > self._until or (is_over and not self._session._air.is_pending):
             self._end(is_over=is_over)
             return
-        detached(self._loop.call_later, self._pause, self._again)
+        detached(self._loop.call_later, self._pause, self._again, is_over)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-    def _again(self) -> None:
-        if self._aborts.delegate.topology_description.has_writable_server():
+    def _again(self, is_over: bool) -> None:
+        if not is_over and self._aborts.delegate.topology_description.has_writable_server():
             self._submit()
-        else:
-            self._tried(is_over=False)
+        else:  # only its last answer is waited for, or there is nobody to ask
+            self._tried(is_over)
 
     def _end(self, *, is_over: bool) -> None:
         if not self.first.done():

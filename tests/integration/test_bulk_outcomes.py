@@ -79,7 +79,8 @@ class TestInterrupted:
         async with asyncio.timeout(30):
             while not stored.count_documents({"n": 1}):
                 await asyncio.sleep(0.01)
-            running = await admin.command("currentOp", {"command.comment": collection.name})
+            named = {"command.comment": collection.name, "opid": {"$exists": True}}
+            running = await admin.command("currentOp", named)
             for operation in running["inprog"]:
                 await admin.command("killOp", op=operation["opid"])
         with pytest.raises(OperationFailure) as caught:

@@ -120,9 +120,9 @@ class TestExceptions:
         [
             "_retry.sessions.SessionLease.drop",
             "_retry.sessions.SessionLease.finish",
-            "_drivers.motor.sessions.ImplicitSession.close",
-            "_drivers.motor.connections.Connections.put",
-            "_drivers.motor.steps.Steps.learn_of",
+            "_drivers.engine.sessions.ImplicitSession.close",
+            "_drivers.engine.connections.Connections.put",
+            "_drivers.engine.steps.Steps.learn_of",
             "_retry.command_execution.Execution.settle",
         ],
     )

@@ -18,7 +18,8 @@ from aioretry import (
     deadline,
     outcome_of,
 )
-from aioretry._drivers.motor import checkup
+from aioretry._drivers.engine import checkup
+from aioretry._drivers.motor import asking
 from aioretry._drivers.threads import Job
 from aioretry.testing import ScriptedServer
 from aioretry.testing._wire import reply_of
@@ -316,7 +317,7 @@ class TestCheckup:
         def ask(*_):
             raise AssertionError("the server was asked")
 
-        monkeypatch.setattr(checkup, "is_well", ask)
+        monkeypatch.setattr(asking, "is_well", ask)
         monkeypatch.setattr(checkup, "_WAIT", 3600)
         await seed(collection)
         is_over = False
@@ -380,7 +381,7 @@ class TestCheckup:
             is_answered.wait()
             return is_well
 
-        monkeypatch.setattr(checkup, "is_well", ask)
+        monkeypatch.setattr(asking, "is_well", ask)
         await seed(collection)
         await all_given_back(client)
         generations = [pool.gen.get_overall() for pool in pools(client)]

@@ -224,9 +224,9 @@ async def test_connections_that_the_loop_cannot_use(server_version, monkeypatch)
         await collection.update_one({"_id": 1}, INCREMENT, upsert=True)
         dispatch, opened = client._driver._dispatch, []
         assert dispatch._connections.are_unusable
-        submit = dispatch._openers.submit
+        submit = dispatch._room._openers.submit
         monkeypatch.setattr(
-            dispatch._openers, "submit", lambda job: (opened.append(job), submit(job))
+            dispatch._room._openers, "submit", lambda job: (opened.append(job), submit(job))
         )
         await client.admin.command(
             "configureFailPoint",

@@ -8,8 +8,8 @@ from pymongo import message
 from pymongo.errors import AutoReconnect
 
 from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
+from aioretry._drivers.engine.attempt import LoopAttempt
 from aioretry._drivers.motor import on_thread
-from aioretry._drivers.motor.on_loop import LoopAttempt
 from aioretry.testing import ScriptedServer
 from tests.integration.test_on_loop_broken import SilentCommands, both_ways
 
@@ -56,7 +56,7 @@ class TestTiny:
         listeners = [SilentCommands()]
         async with RetryClient(scripted.uri, event_listeners=listeners) as client:
             await update(client)
-            monkeypatch.setattr(on_thread, "_has_time", look_late)
+            monkeypatch.setattr(on_thread, "has_time", look_late)
             limits = []
             while not limits:  # it was too late for PyMongo, too
                 with contextlib.suppress(DeadlineExceeded):

@@ -362,7 +362,7 @@ MUTATIONS = [
     ),
     Mutation(
         "idle connections are trusted after one of them broke",
-        "_drivers/motor/idle.py",
+        "_drivers/engine/idle.py",
         "        return connection in self._connections",
         "        return False",
         held_by="tests/integration/test_breaks.py",
@@ -386,7 +386,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a session still knows of a transaction after a write outside of it",
-        "_drivers/motor/sessions.py",
+        "_drivers/motor/calls.py",
         "        session._transaction.reset()\n",
         "        pass\n",
         held_by="tests/integration/test_transaction_ends.py",
@@ -394,7 +394,7 @@ MUTATIONS = [
     ),
     Mutation(
         "maxTimeMS: 0 is sent",
-        "_drivers/motor/on_thread.py",
+        "_drivers/engine/limits.py",
         "max(1, value) if key",
         "value if key",
         held_by="tests/integration/test_tiny_and_huge.py",

@@ -1,4 +1,4 @@
-"""The driver's room: the only one that knows Motor's and PyMongo's client code."""
+"""The room of Motor's client: sockets of PyMongo's pools, and threads for what may block."""
 
 from motor.core import AgnosticClientSession
 from motor.motor_asyncio import (
@@ -11,13 +11,13 @@ from pymongo.client_session import ClientSession, TransactionOptions  # type: ig
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from aioretry._drivers.motor.driver import MotorDriver
-from aioretry._drivers.motor.messages import add_requests, copy_labels, encode_documents
-from aioretry._drivers.motor.options import (
+from aioretry._drivers.engine.messages import add_requests, copy_labels, encode_documents
+from aioretry._drivers.engine.options import (
     encrypts,
     policy,
     timeout,
 )
+from aioretry._drivers.motor.driver import MotorDriver
 from aioretry._drivers.motor.sessions import (
     has_begun_transaction,
     has_pending,

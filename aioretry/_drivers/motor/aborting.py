@@ -9,7 +9,7 @@ import pymongo
 from pymongo.errors import OperationFailure, PyMongoError
 
 from aioretry import deadlines
-from aioretry._drivers.motor.ending import SessionEnding
+from aioretry._drivers.engine.ending import SessionEnding
 from aioretry._drivers.threads import Job, ThreadPool
 from aioretry.deadlines import detached
 

@@ -3,18 +3,17 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from bson.son import SON
 from pymongo.errors import ConnectionFailure, OperationFailure
 
 from aioretry import deadlines
-from aioretry._commands.command import Command
-from aioretry._drivers.motor.checkup import PATIENCE, is_break, is_well
-from aioretry._drivers.motor.entry import Entry, ThreadJob
-from aioretry._drivers.motor.steps import NotSentError, Steps, time_limit
+from aioretry._drivers.engine.checkup import PATIENCE, is_break
+from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
+from aioretry._drivers.engine.steps import NotSentError, Steps, time_limit
+from aioretry._drivers.motor.asking import is_well
 from aioretry._drivers.port import (
     AttemptResult,
     Expired,
@@ -22,13 +21,10 @@ from aioretry._drivers.port import (
     Replied,
     ServerView,
 )
-from aioretry.deadlines import Deadline
-
-# In seconds: a millisecond, and what may pass until PyMongo looks at the clock.
-_LEAST_TIME = 0.002
+from aioretry._drivers.threads import Job
 
 
-class ThreadAttempt(ThreadJob):
+class ThreadAttempt(Job):
     """An attempt on its thread; it can be ended from another one while it waits for its answer.
 
     Args:
@@ -71,7 +67,7 @@ class ThreadAttempt(ThreadJob):
         except _AbandonedError as exc:
             return steps.failed(call, exc.error)
         except _BrokenError as exc:
-            is_server_well = is_well(steps.delegate, exc.view)
+            is_server_well = is_well(steps.calls, exc.view)
             if not is_server_well:
                 steps.learn_of(exc.error, exc.view, exc.connection)
             return steps.failed(call, exc.error, is_server_well=is_server_well)
@@ -99,8 +95,8 @@ class ThreadAttempt(ThreadJob):
                     # protection.
                     connection.supports_sessions = connection.supports_sessions or view.has_sessions
                     if call.deadline is not None:
-                        body = _TimedBody(body)
-                    if _has_time(call.deadline, server):
+                        body = TimedBody(body)
+                    if has_time(call.deadline, server):
                         reply = self._exchange(view, connection, body, session)
                         if reply is not None:
                             steps.learn_of_concern(reply, view, connection)
@@ -133,7 +129,7 @@ class ThreadAttempt(ThreadJob):
         try:
             if not self._call.token.begin_sending():
                 return None
-            with _admitting(connection, command, self._call.deadline):
+            with admitting(connection, command, self._call.deadline):
                 return connection.command(  # type: ignore[no-any-return]
                     command.database,
                     body,
@@ -180,60 +176,9 @@ class _BrokenError(Exception):
         self.connection = connection
 
 
-class _TimedBody(SON[str, Any]):
-    """A command that is never sent with a limit of 0, by which a server may take for ever.
-
-    PyMongo computes one if less than a millisecond is left by the time that it looks. It copies
-    dictionaries of other types.
-    """
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, max(1, value) if key == "maxTimeMS" else value)
-
-
 def _hang_up(connection: Any) -> None:
     # PyMongo looks at the context twice a second, and never while it sends.
     end = getattr(connection.conn, "sock", connection.conn)
     with contextlib.suppress(OSError, TypeError):  # it is closed; or none of the standard library's
         # Not an SSL socket's own, which takes the encryption from under whoever uses it.
         socket.socket.shutdown(end, socket.SHUT_RDWR)
-
-
-class _Gate(int):
-    """How large a command may be, which PyMongo looks at between building and sending it.
-
-    To build a large one takes its time, so that this is the moment for a last look at the deadline.
-    """
-
-    deadline: Deadline | None = None
-
-    def __add__(self, overhead: int) -> int:
-        if self.deadline is not None and self.deadline.is_over:
-            raise NotSentError(Expired())
-        return super().__add__(overhead)
-
-
-@contextlib.contextmanager
-def _admitting(connection: Any, command: Command[Any], deadline: Deadline | None) -> Iterator[None]:
-    # PyMongo's `command` takes the largest document for the largest command; a bulk operation has
-    # looked at its documents one by one, and its commands may be as large as a message.
-    if not command.may_fill_message and deadline is None:
-        yield
-        return
-    largest = connection.max_bson_size
-    gate = _Gate(connection.max_message_size if command.may_fill_message else largest)
-    gate.deadline = deadline
-    connection.max_bson_size = gate
-    try:
-        yield
-    finally:
-        connection.max_bson_size = largest
-
-
-def _has_time(deadline: Deadline | None, server: Any) -> bool:
-    # PyMongo refuses by itself to send what can't be answered in time, but its error does not tell
-    # that nothing was sent; and below a millisecond it sends 0, which is no limit.
-    if deadline is None or not deadline.is_limited:
-        return True
-    round_trip_time: float = server.description.min_round_trip_time
-    return deadline.remaining() - round_trip_time > _LEAST_TIME

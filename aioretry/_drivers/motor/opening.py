@@ -1,11 +1,12 @@
 """A connection that a thread opens, for an attempt that the event loop makes then."""
 
-from aioretry._drivers.motor.entry import Entry, ThreadJob
-from aioretry._drivers.motor.steps import Steps, time_limit
+from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.steps import Steps, time_limit
 from aioretry._drivers.port import AttemptResult
+from aioretry._drivers.threads import Job
 
 
-class Opening(ThreadJob):
+class Opening(Job):
     """Opens a connection and leaves it to its pool; the event loop takes it from there.
 
     Args:

@@ -14,7 +14,7 @@ _PROBE_AFTER = 0.1
 _PROBE_EVERY = 0.5  # no server is looked at more often
 
 
-class Prober:
+class ThreadProber:
     """One thread that keeps PyMongo looking for a server while somebody waits for one.
 
     PyMongo looks at a sleeping server every ``heartbeatFrequencyMS`` unless somebody sits in its

@@ -8,10 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from aioretry._drivers.motor import connections
-from aioretry._drivers.motor.connections import Connections, LoopConnection
+from aioretry._drivers.engine import connections
+from aioretry._drivers.motor.calls import BlockingCalls
+from aioretry._drivers.motor.connections import SocketConnection, SocketConnections
 
 OP_MSG = 2013
+
+
+CALLS = BlockingCalls(None)
 
 
 def reply(request_id, text=b"reply"):
@@ -79,7 +83,7 @@ async def ends():
 async def test_a_reply_in_pieces_leaves_nothing_for_the_next(ends):
     """What is asked before a write may be answered so; the write gets its own answer."""
     own, peer = ends
-    held = LoopConnection(asyncio.get_running_loop(), Pool(), Connection(own))
+    held = SocketConnection(asyncio.get_running_loop(), CALLS, Pool(), Connection(own))
     first, second = Receiver(), Receiver()
     held.send(1, b"ping", first)
     whole = reply(1)
@@ -117,7 +121,7 @@ async def test_a_number_that_somebody_else_watches(ends, kind):
         else:
             pytest.skip(f"number {number} is taken")
     receiver = Receiver()
-    held = LoopConnection(loop, Pool(), Connection(moved))
+    held = SocketConnection(loop, CALLS, Pool(), Connection(moved))
     held.send(1, b"write", receiver)
     peer.send(reply(1))
     assert b"reply" == await receiver.came
@@ -129,9 +133,9 @@ async def test_one_that_can_not_be_watched_goes_back(ends, monkeypatch):
     """Its place in the pool is not lost."""
     own, _ = ends
     pool, connection = Pool(), Connection(own)
-    monkeypatch.setattr(connections, "take_idle", lambda _: connection)
+    monkeypatch.setattr(connections, "take_idle", lambda *_: connection)
     monkeypatch.setattr(connections, "is_known", lambda *_: True)
-    monkeypatch.setattr(connections, "is_plain", lambda _: True)
+    connection.compression_context = None
 
     def failing(*_):
         raise FileNotFoundError
@@ -139,7 +143,7 @@ async def test_one_that_can_not_be_watched_goes_back(ends, monkeypatch):
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "add_reader", failing)
     with pytest.raises(FileNotFoundError):
-        Connections(loop).take(pool)
+        SocketConnections(loop, CALLS).take(pool)
     assert ([connection], True) == (pool.given_back, connection.closed)
 
 
@@ -147,11 +151,11 @@ def test_the_end_of_a_loop(monkeypatch):
     """What was under way never ends; its place is given back when another loop takes over."""
     own, peer = socket.socketpair()
     pool, connection = Pool(), Connection(own)
-    monkeypatch.setattr(connections, "take_idle", lambda _: connection)
+    monkeypatch.setattr(connections, "take_idle", lambda *_: connection)
     monkeypatch.setattr(connections, "is_known", lambda *_: True)
-    monkeypatch.setattr(connections, "is_plain", lambda _: True)
+    connection.compression_context = None
     loop = asyncio.new_event_loop()
-    all_of_them = Connections(loop)
+    all_of_them = SocketConnections(loop, CALLS)
     taken = all_of_them.take(pool)
     assert taken is not None
     loop.close()

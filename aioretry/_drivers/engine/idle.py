@@ -1,10 +1,10 @@
 """Idle connections of PyMongo's pools, taken without waiting for anything."""
 
 import os
-import socket
-import ssl
 from typing import Any
 from weakref import WeakSet
+
+from aioretry._drivers.engine.calls import ClientCalls
 
 # What a pool and a connection must have for that, on every PyMongo that is allowed.
 _OF_POOL = (
@@ -43,9 +43,13 @@ class Doubts:
     What broke the one may have broken them too, and nobody has looked since: several servers behind
     one address, of which one is gone, or a cable on the way. Each is asked before it is used again,
     so that a write, which may have one retry only, does not find them one by one.
+
+    Args:
+        calls: The client.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: ClientCalls) -> None:
+        self._calls = calls
         self._connections: WeakSet[Any] = WeakSet()
         self.are_any = False
         """Whether there are some. A set of weak references that is empty takes a while to say."""
@@ -56,7 +60,7 @@ class Doubts:
         Args:
             pool: The server's pool; the connection that broke was given back.
         """
-        with pool.lock:
+        with self._calls.locked(pool):
             idle = [*pool.conns]
             contexts = [*pool.active_contexts]
         # Those that an event loop keeps for a moment count as used.
@@ -70,12 +74,12 @@ class Doubts:
 
     def close_idle(self, pool: Any) -> None:
         """Close those that are idle, instead of asking one after the other."""
-        with pool.lock:
+        with self._calls.locked(pool):
             doubted = [connection for connection in pool.conns if self.has(connection)]
             for connection in doubted:
                 pool.conns.remove(connection)
         for connection in doubted:
-            connection.close_conn(None)
+            self._calls.close(connection)
 
     def end(self, connection: Any) -> None:
         """Trust a connection, because it has answered."""
@@ -83,19 +87,20 @@ class Doubts:
         self.are_any = bool(self._connections)
 
 
-def take_idle(pool: Any) -> Any:
+def take_idle(calls: ClientCalls, pool: Any) -> Any:
     """Take a connection out of a pool as a checkout does, but only one that is there.
 
     PyMongo's own checkout opens a connection if there is none, which blocks.
 
     Args:
+        calls: The client.
         pool: A server's pool.
 
     Returns:
         The connection, to be given back by the pool's ``checkin``; None if none is idle.
     """
     while pool.conns and pool.pid == os.getpid():
-        with pool.lock:
+        with calls.locked(pool):
             if not pool.conns or pool.requests >= pool.max_pool_size:
                 return None
             connection = pool.conns.popleft()
@@ -104,9 +109,9 @@ def take_idle(pool: Any) -> Any:
             pool.operation_count += 1
             pool.active_contexts.add(connection.cancel_context)
         connection.active = True
-        if not pool._perished(connection):
+        if not calls.has_perished(pool, connection):
             return connection
-        pool.checkin(connection)
+        calls.check_in(pool, connection)
     return None
 
 
@@ -115,14 +120,3 @@ def is_known(pool: Any, connection: Any) -> bool:
     return all(hasattr(pool, name) for name in _OF_POOL) and all(
         hasattr(connection, name) for name in _OF_CONNECTION
     )
-
-
-def is_plain(connection: Any) -> bool:
-    """Tell whether an event loop can use a connection: the standard library's, uncompressed."""
-    is_standard = type(socket_of(connection)) in {socket.socket, ssl.SSLSocket}
-    return is_standard and connection.compression_context is None
-
-
-def socket_of(connection: Any) -> Any:
-    """Return the socket of a connection."""
-    return getattr(connection.conn, "sock", connection.conn)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from aioretry._commands.command import CommandLimits
-from aioretry._drivers.motor import checkup
-from aioretry._drivers.motor.checkup import Checkups
+from aioretry._drivers.engine.checkup import Checkups
 from aioretry._drivers.port import ServerKind, ServerView
 
 VIEW = ServerView(
@@ -57,20 +56,24 @@ class Loop:
         self.now = until
 
 
-class Threads:
-    """Threads that run what they are given when the test says so."""
+class Asker:
+    """Asks when the test says so, and hears what the test says."""
 
-    def __init__(self):
-        self.jobs = []
+    def __init__(self, loop):
+        self.questions = []
+        self.answers = [True]  # the last for ever
         self.is_closed = False
+        self._loop = loop
 
-    def submit(self, job):
+    def ask(self, view, tell):
+        assert VIEW is view
         if self.is_closed:
             raise RuntimeError("the pool is closed")
-        self.jobs.append(job)
+        self.questions.append(tell)
 
     def run(self):
-        self.jobs.pop(0).run()
+        answer = self.answers.pop(0) if self.answers[1:] else self.answers[0]
+        self._loop.call_soon(self.questions.pop(0), answer)
 
 
 @dataclass
@@ -94,12 +97,12 @@ class Clinic:
     """Checkups, and all that is around them."""
 
     loop: Loop = field(default_factory=Loop)
-    threads: Threads = field(default_factory=Threads)
     pool: Pool = field(default_factory=Pool)
     told: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.checkups = Checkups(None, self.loop, self.threads)
+        self.asker = Asker(self.loop)
+        self.checkups = Checkups(self.loop, self.asker)
 
     def lose(self, name, connection=None):
         """Have a connection break."""
@@ -122,13 +125,9 @@ def clinic():
 
 
 @pytest.fixture
-def answers(monkeypatch):
+def answers(clinic):
     """What the server answers when it is asked; the last for ever."""
-    answers = [True]
-    monkeypatch.setattr(
-        checkup, "is_well", lambda *_: answers.pop(0) if answers[1:] else answers[0]
-    )
-    return answers
+    return clinic.asker.answers
 
 
 class TestEvidence:
@@ -139,7 +138,7 @@ class TestEvidence:
         assert [("a", True)] == clinic.told
         assert not clinic.checkups.cases
         clinic.loop.run(1)
-        assert [] == clinic.threads.jobs
+        assert [] == clinic.asker.questions
 
     def test_not_an_answer_to_an_earlier_command(self, clinic):
         """It may have been given before the server was lost."""
@@ -185,7 +184,7 @@ class TestAsking:
         answers[0] = is_well
         clinic.pool.active_sockets = 0
         clinic.lose("a")
-        clinic.threads.run()
+        clinic.asker.run()
         clinic.loop.run()
         assert [("a", is_well)] == clinic.told
 
@@ -193,10 +192,10 @@ class TestAsking:
         """When all connections of a server break, it is asked within milliseconds."""
         clinic.lose("a")
         clinic.loop.run(0.02)
-        assert [] == clinic.threads.jobs
+        assert [] == clinic.asker.questions
         clinic.pool.active_sockets = 0
         clinic.loop.run(0.006)
-        clinic.threads.run()
+        clinic.asker.run()
         clinic.loop.run()
         assert [("a", True)] == clinic.told
 
@@ -204,9 +203,9 @@ class TestAsking:
         """A server that keeps the others waiting is asked."""
         clinic.lose("a")
         clinic.loop.run(0.09)
-        assert [] == clinic.threads.jobs
+        assert [] == clinic.asker.questions
         clinic.loop.run(0.02)
-        assert 1 == len(clinic.threads.jobs)
+        assert 1 == len(clinic.asker.questions)
 
     def test_not_while_answers_come(self, clinic):
         """Each break has its own time to wait, however long there have been others."""
@@ -216,17 +215,17 @@ class TestAsking:
             clinic.lose(-number)
             clinic.loop.run(0.03)
             clinic.hear(sent=clinic.checkups.breaks - 1)
-        assert [] == clinic.threads.jobs
+        assert [] == clinic.asker.questions
 
     def test_once_for_all(self, clinic, answers):
         """Several that broke before the question share its answer."""
         clinic.lose("a")
         clinic.lose("b")
         clinic.loop.run(0.11)
-        clinic.threads.run()
+        clinic.asker.run()
         clinic.loop.run()
         assert [("a", True), ("b", True)] == clinic.told
-        assert [] == clinic.threads.jobs
+        assert [] == clinic.asker.questions
 
     def test_again_for_what_broke_meanwhile(self, clinic, answers):
         """The answer may be older than a break that came after the question."""
@@ -234,10 +233,10 @@ class TestAsking:
         clinic.pool.active_sockets = 0
         clinic.lose("a")
         clinic.lose("b")
-        clinic.threads.run()
+        clinic.asker.run()
         clinic.loop.run()
         assert [("a", True)] == clinic.told
-        clinic.threads.run()
+        clinic.asker.run()
         clinic.loop.run()
         assert [("a", True), ("b", False)] == clinic.told
 
@@ -247,10 +246,10 @@ class TestAsking:
         clinic.pool.active_sockets = 0
         clinic.lose("a")
         clinic.lose("b")
-        clinic.threads.run()
+        clinic.asker.run()
         clinic.loop.run()
         assert [("a", False), ("b", False)] == clinic.told
-        assert [] == clinic.threads.jobs
+        assert [] == clinic.asker.questions
 
     def test_an_answer_after_the_evidence(self, clinic, answers):
         """Nobody is told twice, and what broke since is not taken for answered."""
@@ -259,15 +258,15 @@ class TestAsking:
         clinic.hear()
         clinic.pool.active_sockets = 1
         clinic.lose("b")
-        clinic.threads.run()
+        clinic.asker.run()
         clinic.loop.run()
         assert [("a", True)] == clinic.told
         clinic.hear()
         assert [("a", True), ("b", True)] == clinic.told
 
-    def test_no_threads(self, clinic):
+    def test_nobody_to_ask(self, clinic):
         """Where nobody can ask, PyMongo learns of it."""
-        clinic.threads.is_closed = True
+        clinic.asker.is_closed = True
         clinic.pool.active_sockets = 0
         clinic.lose("a")
         clinic.loop.run()

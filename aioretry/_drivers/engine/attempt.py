@@ -11,12 +11,13 @@ from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure,
 from pymongo.helpers_shared import _check_command_response
 
 from aioretry import deadlines
-from aioretry._drivers.motor.checkup import PATIENCE, Checkups, is_break
-from aioretry._drivers.motor.connections import Connections, LoopConnection
-from aioretry._drivers.motor.entry import Entry
-from aioretry._drivers.motor.messages import ping, reply_in
-from aioretry._drivers.motor.sessions import LoopSession
-from aioretry._drivers.motor.steps import NotSentError, Steps
+from aioretry._drivers.engine.checkup import PATIENCE, Checkups, is_break
+from aioretry._drivers.engine.connection import LoopConnection
+from aioretry._drivers.engine.connections import Connections
+from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.messages import ping, reply_in
+from aioretry._drivers.engine.sessions import LoopSession
+from aioretry._drivers.engine.steps import NotSentError, Steps
 from aioretry._drivers.port import AttemptResult, Expired, Replied
 
 

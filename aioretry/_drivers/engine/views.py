@@ -1,16 +1,16 @@
 """What PyMongo knows of a deployment, as the port's plain values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import pymongo
 from pymongo.server_description import ServerDescription
 from pymongo.server_selectors import any_server_selector
 from pymongo.server_type import SERVER_TYPE
 from pymongo.topology_description import TOPOLOGY_TYPE, TopologyDescription
 
 from aioretry._commands.command import CommandLimits
+from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.port import Address, ConnectionCounts, ServerKind, ServerView, TopologyView
 
 ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
@@ -27,17 +27,18 @@ class Views:
     """Looks at a client's deployment.
 
     Args:
-        delegate: The client.
+        calls: The client.
     """
 
-    def __init__(self, delegate: pymongo.MongoClient[Any]) -> None:
-        self._delegate = delegate
-        options: Any = delegate.options
+    def __init__(self, calls: ClientCalls) -> None:
+        self._calls = calls
+        options: Any = calls.delegate.options
         self._selector: ServerSelector = options.server_selector
         self._latency_window: float = options.local_threshold_ms / 1000
         self.are_users = self._selector is not any_server_selector
         """Whether a function of the user's has a part in them."""
 
+        self._untold: Collection[Address] = ()
         self._latest = TopologyView({}, self._latency_window, source=None)
 
     def look(self) -> TopologyView:
@@ -46,9 +47,11 @@ class Views:
         Raises:
             ConfigurationError: A server is too old or too new for the driver.
         """
-        description = self._delegate.topology_description
-        if description is not self._latest.source or self.are_users:
+        description, untold = self._calls.delegate.topology_description, self._calls.untold
+        is_same = description is self._latest.source and untold is self._untold
+        if not is_same or self.are_users:
             description.check_compatible()
+            self._untold = untold
             self._latest = self._view_of(description)
         return self._latest
 
@@ -58,7 +61,11 @@ class Views:
             taking = [server for server in servers if server.is_server_type_known]
         else:
             taking = list(self._selector([server for server in servers if server.is_writable]))
-        views = {server.address: self._server_view_of(server) for server in taking}
+        views = {
+            server.address: self._server_view_of(server)
+            for server in taking
+            if server.address not in self._untold
+        }
         return TopologyView(views, self._latency_window, source=description)
 
     def _server_view_of(self, server: ServerDescription) -> ServerView:
@@ -82,11 +89,11 @@ class Views:
         )
 
     def _operation_count(self, address: Address) -> int:
-        server: Any = self._delegate._get_topology().get_server_by_address(address)
+        server: Any = self._calls.topology().get_server_by_address(address)
         return 0 if server is None else int(server.pool.operation_count)
 
 
-def connection_counts(delegate: pymongo.MongoClient[Any]) -> Mapping[Address, ConnectionCounts]:
+def connection_counts(delegate: Any) -> Mapping[Address, ConnectionCounts]:
     """Return how many connections a client's pools have; no lock.
 
     Args:

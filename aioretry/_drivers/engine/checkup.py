@@ -1,18 +1,13 @@
 """Whether a server is well although one of its connections broke."""
 
 import asyncio
-import contextlib
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-import pymongo
 from pymongo.errors import ConnectionFailure, NetworkTimeout, NotPrimaryError, ProtocolError
 
-from aioretry import deadlines
 from aioretry._drivers.port import Address, ServerKind, ServerView
-from aioretry._drivers.threads import Job, ThreadPool
 from aioretry.deadlines import detached
 
 # How long a server may take for it. A dead one refuses at once, and one that does not answer is
@@ -32,6 +27,22 @@ class Tell(Protocol):
         ...
 
 
+class Asker(Protocol):
+    """Asks a server over another connection whether it is still the one that it was."""
+
+    def ask(self, view: ServerView, tell: Callable[[bool], None]) -> None:
+        """Ask, and tell in a later turn of the event loop.
+
+        Args:
+            view: What is known of the server.
+            tell: Gets the answer.
+
+        Raises:
+            RuntimeError: There is nobody to do it.
+        """
+        ...
+
+
 class Checkups:
     """Finds out for an event loop whether the servers are well whose connections broke.
 
@@ -42,26 +53,19 @@ class Checkups:
     it, is the same server. If nobody waits for such an answer, or it does not come, it is asked.
 
     Args:
-        delegate: The client.
         loop: The event loop.
-        threads: Ask.
+        asker: Asks.
     """
 
-    def __init__(
-        self,
-        delegate: pymongo.MongoClient[Any],
-        loop: asyncio.AbstractEventLoop,
-        threads: ThreadPool,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, asker: Asker) -> None:
         self.breaks = 0
         """How many connections broke until now."""
 
         self.cases: dict[Address, _Case] = {}
         """The servers that are in doubt."""
 
-        self._delegate = delegate
         self._loop = loop
-        self._threads = threads
+        self._asker = asker
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, view: ServerView, pool: Any, connection: Any, tell: Tell) -> None:
@@ -109,14 +113,8 @@ class Checkups:
     def _ask(self, case: "_Case") -> None:
         case.is_asked = True
         asked = self.breaks
-
-        def ask() -> None:
-            answer = is_well(self._delegate, case.view)
-            with contextlib.suppress(RuntimeError):  # the loop was closed
-                self._loop.call_soon_threadsafe(self._take_answer, case, asked, answer)
-
         try:
-            self._threads.submit(Job(ask))
+            self._asker.ask(case.view, partial(self._take_answer, case, asked))
         except RuntimeError:
             self._loop.call_soon(self._take_answer, case, asked, False)
 
@@ -190,32 +188,8 @@ def is_break(error: BaseException) -> bool:
     )
 
 
-def is_well(delegate: pymongo.MongoClient[Any], view: ServerView) -> bool:
-    """Ask a server over another connection whether it is still the one that it was; this blocks."""
-    ends = time.monotonic() + PATIENCE
-    while (seconds := ends - time.monotonic()) > 0:
-        server: Any = delegate._get_topology().get_server_by_address(view.address)
-        if server is None:
-            return False
-        is_open = False
-        try:
-            with deadlines.fresh_timeout(seconds), server.pool.checkout() as connection:
-                is_open = True
-                hello = connection.command(
-                    "admin", connection.hello_cmd(), client=None, publish_events=False
-                )
-        except ConnectionFailure:
-            # Idle connections may have broken together; the next one is another, or new.
-            if not is_open:
-                return False
-        except Exception:  # noqa: BLE001 - it does not matter what is wrong
-            return False
-        else:
-            return _is_the_same(hello, view)
-    return False
-
-
-def _is_the_same(hello: Mapping[str, Any], view: ServerView) -> bool:
+def is_the_same(hello: Mapping[str, Any], view: ServerView) -> bool:
+    """Tell whether a server that has answered takes writes as the one that it was."""
     if view.kind is ServerKind.MONGOS:
         takes_writes = hello.get("msg") == "isdbgrid"
     else:

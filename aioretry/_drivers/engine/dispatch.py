@@ -1,17 +1,15 @@
-"""Who makes an attempt: the event loop, or a thread."""
+"""Who makes an attempt: the event loop, or a job beside it."""
 
 import asyncio
 import contextlib
-import socket
 from collections import Counter
+from typing import Protocol
 
-from aioretry._drivers.motor.checkup import Checkups
-from aioretry._drivers.motor.connections import Connections
-from aioretry._drivers.motor.entry import Entry
-from aioretry._drivers.motor.on_loop import LoopAttempt
-from aioretry._drivers.motor.on_thread import ThreadAttempt
-from aioretry._drivers.motor.opening import Opening
-from aioretry._drivers.motor.steps import Steps
+from aioretry._drivers.engine.attempt import LoopAttempt
+from aioretry._drivers.engine.checkup import Asker, Checkups
+from aioretry._drivers.engine.connections import Connections
+from aioretry._drivers.engine.entry import Entry, Job
+from aioretry._drivers.engine.steps import Steps
 from aioretry._drivers.port import (
     Address,
     AttemptCall,
@@ -23,49 +21,83 @@ from aioretry._drivers.port import (
     ThreadCounts,
     Unprepared,
 )
-from aioretry._drivers.threads import ThreadPool
 
-# Each asks one server at a time, and for a moment only.
-_MOST_ASKING = 4
-# There are fewer as a rule, as few at a time to each server as PyMongo allows.
-_MOST_OPENING = 32
+
+class Room(Protocol):
+    """What the attempts of one event loop are made with."""
+
+    @property
+    def connections(self) -> Connections:
+        """The connections that the event loop holds."""
+        ...
+
+    @property
+    def asker(self) -> Asker:
+        """Asks servers whether they are well."""
+        ...
+
+    def make(self, entry: Entry) -> Job:
+        """Have an attempt made that may block.
+
+        Raises:
+            RuntimeError: There is no thread for it, and none can be started.
+        """
+        ...
+
+    def open(self, entry: Entry) -> Job:
+        """Have a connection opened, and left to its pool.
+
+        Raises:
+            RuntimeError: As for :meth:`make`.
+        """
+        ...
+
+    def abandon(self, entry: Entry) -> bool:
+        """Have a job hold up nobody any more; return False if it must be waited for."""
+        ...
+
+    def counts(self) -> ThreadCounts:
+        """Return how the threads are doing; a glance."""
+        ...
+
+    def close(self) -> None:
+        """Begin nothing more; called on any thread."""
+        ...
 
 
 class Dispatch:
     """Has the attempts of one event loop made, for which there is room. Nobody waits in it.
 
-    The loop makes an attempt itself if there is an idle connection for it. What may block is done
-    on a thread: to open a connection, to prepare a command from an iterator of the user's, to call
-    listeners. As few connections to a server are opened at a time as PyMongo allows.
+    The loop makes an attempt itself if there is an idle connection for it. What may block is a job
+    of the room's, on a thread or in a task: to open a connection, to prepare a command from an
+    iterator of the user's, to call listeners. As few connections to a server are opened at a time
+    as PyMongo allows.
 
     Args:
         steps: What they have in common.
         loop: The event loop.
-        threads: Makes what the loop does not make itself.
-        most: How many attempts threads make at a time at most.
-        only_threads: Whether the loop makes none.
+        room: Makes what the loop does not make itself.
+        most: How many attempts the room makes at a time at most.
+        only_jobs: Whether the loop makes none.
     """
 
     def __init__(
         self,
         steps: Steps,
         loop: asyncio.AbstractEventLoop,
-        threads: ThreadPool,
+        room: Room,
         *,
         most: int,
-        only_threads: bool,
+        only_jobs: bool,
     ) -> None:
         self.loop = loop
         self._steps = steps
-        self._threads = threads
+        self._room = room
         self._most = most
-        self._on_threads = 0
-        self._only_threads = only_threads or not _can_watch_sockets(loop)
-        self._connections = Connections(loop)
-        # Not the threads of the attempts, which may all wait for answers, or for the user.
-        self._asking = ThreadPool(_MOST_ASKING, "aioretry-checkup")
-        self._openers = ThreadPool(_MOST_OPENING, "aioretry-opening")
-        self._checkups = Checkups(steps.delegate, loop, self._asking)
+        self._jobs = 0
+        self._only_jobs = only_jobs
+        self._connections = room.connections
+        self._checkups = Checkups(loop, room.asker)
         self._opening: Counter[Address] = Counter()
 
     def add(self, call: AttemptCall, receiver: Receiver) -> bool:
@@ -85,12 +117,11 @@ class Dispatch:
 
     def counts(self) -> ThreadCounts:
         """Return how the threads are doing; a glance."""
-        return self._threads.counts() + self._openers.counts()
+        return self._room.counts()
 
     def close(self) -> None:
         """Give back the connections that are kept; called on any thread."""
-        self._asking.close()
-        self._openers.close()
+        self._room.close()
         if _running_loop() is self.loop or not self.loop.is_running():
             self._connections.close()
         else:
@@ -98,9 +129,9 @@ class Dispatch:
                 self.loop.call_soon_threadsafe(self._connections.close)
 
     def _start(self, entry: Entry) -> bool:
-        """Begin an attempt; return False if there is no connection, or no thread, for it."""
+        """Begin an attempt; return False if there is no connection, or no room, for it."""
         call = entry.call
-        if not (self._only_threads or call.command.may_block or self._steps.need_threads):
+        if not (self._only_jobs or call.command.may_block or self._steps.need_threads):
             attempt = entry.on_loop = LoopAttempt(
                 self._steps, self._connections, self._checkups, entry
             )
@@ -109,22 +140,20 @@ class Dispatch:
                 entry.is_under_way = True
                 return True
             entry.on_loop = None
-            self._only_threads = self._connections.are_unusable
-            if not (entry.had_opened or self._only_threads):
+            self._only_jobs = self._connections.are_unusable
+            if not (entry.had_opened or self._only_jobs):
                 return self._open(entry, call.server.address)
-        if self._on_threads >= self._most:
+        if self._jobs >= self._most:
             return False
-        entry.on_thread = job = ThreadAttempt(self._steps, entry)
-        self._threads.submit(job)
-        self._on_threads += 1
+        entry.job = self._room.make(entry)
+        self._jobs += 1
         entry.is_under_way = True
         return True
 
     def _open(self, entry: Entry, address: Address) -> bool:
         if self._opening[address] >= self._steps.max_connecting:
             return False
-        entry.on_thread = job = Opening(self._steps, entry)
-        self._openers.submit(job)
+        entry.job = self._room.open(entry)
         entry.opening = address
         self._opening[address] += 1
         entry.is_under_way = True
@@ -140,10 +169,10 @@ class Dispatch:
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
             entry.land(result or NoServer())
             return
-        # If another user of the pool has been faster, a thread makes the attempt.
+        # If another user of the pool has been faster, it is a job.
         self.free(entry)
         entry.had_opened = True
-        entry.on_thread = None
+        entry.job = None
         entry.call.is_waiting = False
         try:
             result = entry.context.run(self._go_on, entry)
@@ -178,8 +207,8 @@ class Dispatch:
             if not self._opening[entry.opening]:
                 del self._opening[entry.opening]
             entry.opening = None
-        elif entry.on_thread is not None:
-            self._on_threads -= 1
+        elif entry.job is not None:
+            self._jobs -= 1
 
     def abandon(self, entry: Entry) -> bool:
         """End an attempt that is under way without a result, and free its place.
@@ -189,16 +218,13 @@ class Dispatch:
         """
         if entry.on_loop is not None:
             entry.on_loop.abandon()
-        elif entry.on_thread is not None and self._pool_of(entry).abandon(entry.on_thread):
-            entry.on_thread.end()
+        elif entry.job is not None and self._room.abandon(entry):
+            entry.job.end()
         else:
             return False
         self.free(entry)
-        entry.on_loop = entry.on_thread = None
+        entry.on_loop = entry.job = None
         return True
-
-    def _pool_of(self, entry: Entry) -> ThreadPool:
-        return self._threads if entry.opening is None else self._openers
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -206,9 +232,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
-
-
-def _can_watch_sockets(loop: asyncio.AbstractEventLoop) -> bool:
-    return hasattr(socket, "MSG_DONTWAIT") and (
-        type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
-    )

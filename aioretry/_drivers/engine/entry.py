@@ -6,7 +6,6 @@ import contextvars
 from typing import Protocol
 
 from aioretry._drivers.port import Address, AttemptCall, AttemptResult, NoRoom, Receiver
-from aioretry._drivers.threads import Job
 
 
 class Dispatcher(Protocol):
@@ -39,14 +38,12 @@ class Ender(Protocol):
         ...
 
 
-class ThreadJob(Job):
-    """What a thread does for an attempt."""
-
-    __slots__ = ()
+class Job(Protocol):
+    """What a thread or a task does for an attempt."""
 
     def end(self) -> None:
-        """Give up what the thread waits for, if anybody gains by it."""
-        raise NotImplementedError
+        """Give up what it waits for, if anybody gains by it."""
+        ...
 
 
 class Entry:
@@ -65,9 +62,9 @@ class Entry:
         "dispatch",
         "had_opened",
         "is_under_way",
+        "job",
         "loop",
         "on_loop",
-        "on_thread",
         "opening",
     )
 
@@ -81,16 +78,16 @@ class Entry:
         """Whether a connection was opened for it before."""
 
         self.opening: Address | None = None
-        """Where a thread is opening a connection for it."""
+        """Where a connection is being opened for it."""
 
         self.is_under_way = False
         self.on_loop: Ender | None = None
-        self.on_thread: ThreadJob | None = None
+        self.job: Job | None = None
 
     def land(self, result: AttemptResult) -> None:
         """Have room for another attempt, and tell the result of this one."""
         self.dispatch.free(self)
-        self.on_loop = self.on_thread = self.call.carrier = None
+        self.on_loop = self.job = self.call.carrier = None
         self._receiver.land(result)
 
     def make_way(self) -> None:

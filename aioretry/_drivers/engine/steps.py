@@ -6,16 +6,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import bson
-import pymongo
 from bson.errors import InvalidDocument
 from pymongo.errors import ConfigurationError, InvalidOperation, NotPrimaryError
 from pymongo.monitoring import CommandListener
 
 from aioretry import deadlines
 from aioretry._commands.encoded import shown
-from aioretry._drivers.motor.idle import Doubts
-from aioretry._drivers.motor.messages import encode_documents
-from aioretry._drivers.motor.views import Views
+from aioretry._drivers.engine.calls import ClientCalls
+from aioretry._drivers.engine.idle import Doubts
+from aioretry._drivers.engine.messages import encode_documents
+from aioretry._drivers.engine.views import Views
 from aioretry._drivers.port import (
     AttemptCall,
     Expired,
@@ -51,19 +51,16 @@ class Steps:
     """What all attempts of a client have in common.
 
     Args:
-        delegate: The client.
+        calls: The client.
         views: What is known of the deployment.
     """
 
-    def __init__(
-        self,
-        delegate: pymongo.MongoClient[Any],
-        views: Views,
-    ) -> None:
-        self.delegate = delegate
+    def __init__(self, calls: ClientCalls, views: Views) -> None:
+        self.calls = calls
+        self.delegate = delegate = calls.delegate
         self.view = views.look
         self.is_closed = False
-        self.doubts = Doubts()
+        self.doubts = Doubts(calls)
         listeners = delegate.options.event_listeners
         options: Any = delegate.options
         self.max_connecting: int = options.pool_options.max_connecting
@@ -102,7 +99,7 @@ class Steps:
             raise NotSentError(Expired())
         if self.is_closed:  # the event loop will find out
             raise NotSentError(NoServer())
-        server = self.delegate._get_topology().get_server_by_address(call.server.address)
+        server = self.calls.topology().get_server_by_address(call.server.address)
         if server is None:
             raise NotSentError(NoServer())
         return server
@@ -128,8 +125,7 @@ class Steps:
 
     def hear(self, reply: Mapping[str, Any]) -> None:
         """Have PyMongo learn the cluster's time from a reply."""
-        topology: Any = self.delegate._get_topology()
-        topology.receive_cluster_time(reply.get("$clusterTime"))
+        self.calls.hear_time(reply.get("$clusterTime"))
 
     def learn_of_concern(self, reply: Mapping[str, Any], view: ServerView, connection: Any) -> None:
         """Have PyMongo learn from a server that it was deposed while it waited for others."""
@@ -150,7 +146,7 @@ class Steps:
             completed_handshake=True,
             service_id=connection.service_id,
         )
-        self.delegate._get_topology().handle_error(view.address, news)
+        self.calls.handle_error(view.address, news)
 
     def failed(
         self, call: AttemptCall, error: BaseException, *, is_server_well: bool = False

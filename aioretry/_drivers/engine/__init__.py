@@ -1,0 +1,1 @@
+"""An attempt over a connection that PyMongo has opened: what both drivers' rooms share."""

@@ -1,0 +1,202 @@
+"""A connection that is checked out of its pool and used by an event loop."""
+
+import asyncio
+import struct
+import weakref
+from typing import Any, Protocol
+
+from pymongo import message
+from pymongo.errors import ProtocolError, _OperationCancelled
+
+from aioretry._drivers.engine.calls import ClientCalls
+
+_HEADER = struct.Struct("<iiii")  # length, request id, the id that it answers, operation code
+
+
+class Receiver(Protocol):
+    """Who waits for what comes over a connection."""
+
+    def answer(self, data: bytes) -> None:
+        """Take the reply, with its header."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """Take what went wrong, in a later turn of the loop than the one of sending."""
+        ...
+
+
+class LoopConnection:
+    """A connection that is checked out of its pool, and used by an event loop.
+
+    Args:
+        loop: The event loop.
+        calls: The client.
+        pool: The pool.
+        connection: PyMongo's own object, which is given back to the pool in the end.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_buffer",
+        "_calls",
+        "_interrupt",
+        "_loop",
+        "_receiver",
+        "_request_id",
+        "connection",
+        "pool",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, calls: ClientCalls, pool: Any, connection: Any
+    ) -> None:
+        self.pool = pool
+        self.connection: Any = connection
+        """PyMongo's own object; None once it was given back."""
+
+        self._loop = loop
+        self._calls = calls
+        self._receiver: Receiver | None = None
+        self._request_id = 0
+        self._buffer: bytearray | None = None
+        self._interrupt = _Interrupt(self)
+        with calls.locked(pool):
+            pool.active_contexts.add(self._interrupt)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it can be used once more."""
+        connection, pool = self.connection, self.pool
+        if connection is None or connection.closed:
+            return False
+        is_stale: bool = pool.stale_generation(connection.generation, connection.service_id)
+        return not is_stale
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody waits for what comes over it."""
+        return self._receiver is not None
+
+    def send(self, request_id: int, data: bytes, receiver: Receiver) -> None:
+        """Send a message, and have its reply received."""
+        self._request_id = request_id
+        self._receiver = receiver
+        self._buffer = None  # of what was asked before
+        self._write(data)
+
+    def close(self) -> None:
+        """Close it; it is still to be given back."""
+        self._let_go()
+        self._calls.close(self.connection)
+
+    def interrupt(self) -> None:
+        """Fail because PyMongo has lost the server; called on any thread."""
+        raise NotImplementedError
+
+    def failure(self, error: Exception) -> Exception:
+        """Close it, and return what PyMongo makes of an error of its socket."""
+        raise NotImplementedError
+
+    def rest(self) -> None:
+        """Take what comes, if anything, for the connection's end."""
+        self._receiver = None
+        self._buffer = None
+
+    def give_back(self) -> None:
+        """Give it back to its pool."""
+        self._let_go()
+        connection = self.connection
+        if connection is None:
+            return
+        self.connection = None
+        with self._calls.locked(self.pool):
+            self.pool.active_contexts.discard(self._interrupt)
+        self._make_ready(connection)
+        self._calls.check_in(self.pool, connection)
+
+    def _write(self, data: bytes) -> None:
+        """Write a message; what does not go out at once goes later."""
+        raise NotImplementedError
+
+    def _is_writing(self) -> bool:
+        """Tell whether a part of a message is still to be written."""
+        raise NotImplementedError
+
+    def _let_go(self) -> None:
+        """Use what is below the connection no longer."""
+        raise NotImplementedError
+
+    def _make_ready(self, connection: Any) -> None:
+        """Leave PyMongo's connection as PyMongo uses it."""
+        raise NotImplementedError
+
+    def _hear(self, data: bytes | bytearray) -> None:
+        """Take what has come."""
+        if not data or self._receiver is None:
+            self._fail(OSError("connection closed"))
+            return
+        buffer = self._buffer
+        if buffer is not None:
+            buffer += data
+            data = buffer
+        try:
+            is_whole = self._is_whole(data)
+        except ProtocolError as exc:
+            self.close()
+            self._receiver.fail(exc)
+            return
+        if is_whole:
+            if self._is_writing():
+                self.close()  # half a message was sent
+            self._receiver.answer(bytes(data))
+        elif buffer is None:
+            self._buffer = bytearray(data)
+
+    def _fail(self, error: Exception) -> None:
+        if self.connection is None:
+            return
+        receiver, failure = self._receiver, self.failure(error)
+        if receiver is not None:
+            receiver.fail(failure)
+
+    def _cancel(self) -> None:
+        self._fail(_OperationCancelled("operation cancelled"))
+
+    def _is_whole(self, data: bytes | bytearray) -> bool:
+        if len(data) < _HEADER.size:
+            return False
+        length, _, answered, code = _HEADER.unpack_from(data)
+        if answered != self._request_id:
+            raise ProtocolError(f"Got response id {answered!r} but expected {self._request_id!r}")
+        if code != message._OpMsg.OP_CODE:
+            raise ProtocolError(f"Got opcode {code!r} but expected {message._OpMsg.OP_CODE!r}")
+        most = self.connection.max_message_size
+        if not _HEADER.size < length <= most or len(data) > length:
+            raise ProtocolError(
+                f"Message length ({length!r}) is not larger than a header ({_HEADER.size}), larger "
+                f"than the server's largest ({most!r}), or less than what came ({len(data)})"
+            )
+        return bool(len(data) == length)
+
+
+class _Interrupt:
+    """Takes a connection's place among those that PyMongo cancels when it loses their server.
+
+    Whoever reads on a thread of PyMongo's looks at its own twice a second.
+    """
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: LoopConnection) -> None:
+        self._connection = weakref.ref(connection)
+
+    @property
+    def resting(self) -> Any:
+        """PyMongo's own object if nothing is under way over the connection, or None."""
+        held = self._connection()
+        return None if held is None or held.is_used else held.connection
+
+    def cancel(self) -> None:
+        connection = self._connection()
+        if connection is not None:
+            connection.interrupt()

@@ -493,6 +493,7 @@ class SimulatedDriver:
         self.has_answered: Callable[[int], None] = lambda _: None
         """Told the operation whenever a command of it was executed well, and the answer came."""
 
+        self._busy = self._counted_at = 0.0
         self._known: dict[Any, ServerView] = {}
         self._term = 0
         self._view = TopologyView({}, 0.015, source=Description(()))
@@ -604,6 +605,7 @@ class SimulatedDriver:
         if used >= self._size or self.opening[address] >= 2:
             return False
         attempt = Attempt(self, call, receiver)
+        self.busy()
         self.under_way.append(attempt)
         call.carrier = attempt
         attempt.begin()
@@ -611,8 +613,15 @@ class SimulatedDriver:
 
     def has_ended(self, attempt: Attempt) -> None:
         """Forget an attempt."""
+        self.busy()
         with contextlib.suppress(ValueError):
             self.under_way.remove(attempt)
+
+    def busy(self) -> float:
+        """Return how long attempts have taken so far, all together, in seconds."""
+        before, self._counted_at = self._counted_at, self.loop.time()
+        self._busy += len(self.under_way) * (self._counted_at - before)
+        return self._busy
 
     def abandon(self, call: AttemptCall) -> bool:
         """End an attempt without a result."""

@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import pytest
 
+from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import CommandNumber
 from aioretry._retry.verdict import RetryState
 from aioretry._writes.bulk_result import BulkResult
 from tests.lengths import in_full
 from tests.simulation.clock import Clocks, StuckError, VirtualLoop
 from tests.simulation.driver import Network
-from tests.simulation.plan import Plan
+from tests.simulation.plan import Fault, Plan
 from tests.simulation.run import Run
 from tests.simulation.shrink import shrunk
 
@@ -119,6 +120,24 @@ class TestMistakes:
         wrong = Run(plan_of("insert_many", Network(), refused=1)).verdict().wrong
         assert any("was told APPLIED" in line for line in wrong)
 
+    def test_an_empty_place(self, monkeypatch):
+        """Routers find no primary, and one of two places is never taken by those who wait."""
+        right = PendingAttempts.__init__
+        monkeypatch.setattr(
+            PendingAttempts,
+            "__init__",
+            lambda self, loop, lookout, _: right(self, loop, lookout, 1),
+        )
+        wrong = Run(plan_without_a_primary()).verdict().wrong
+        assert any("although all was well" in line for line in wrong)
+
+    def test_nothing_is_wrong_without_a_primary(self):
+        """The last of those who wait for one of two places have their turn after minutes."""
+        verdict = Run(plan_without_a_primary()).verdict()
+        assert [] == verdict.wrong
+        ends = [float(line.split()[0]) for line in verdict.trace if "ends with" in line]
+        assert max(ends) > 20 + 200
+
     def test_nothing_is_wrong_with_these(self):
         """Without the mistakes."""
         for kind in ("update", "insert_many"):
@@ -138,6 +157,21 @@ def plan_of(kind, network, *, count=30, refused=None):
         network=network,
         routers=None,
         closed_at=None,
+    )
+
+
+def plan_without_a_primary():
+    """Writes without a deadline through routers, two at once, while no member sees a majority."""
+    plan = plan_of("update", Network(), count=40)
+    return replace(
+        plan,
+        operations=tuple(
+            replace(one, at=20 + one.at, deadline=None, resolved=None) for one in plan.operations
+        ),
+        faults=tuple(Fault(1.0, "cut_off", member, 2400.0) for member in (0, 1)),
+        routers=0.0,
+        connections=2,
+        at_once=2,
     )
 
 

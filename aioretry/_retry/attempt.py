@@ -151,6 +151,9 @@ class PendingAttempt:
         """
         execution = self._execution
         self._began = self._loop.time()
+        if execution.may_be_forgotten(self._began):
+            self.land_soon(NoServer())  # while it waited for its turn; whoever goes on finds it out
+            return True
         if execution.began is None:
             execution.began, execution.began_at = self._began, time.time()
         view = self._driver.view()

@@ -49,6 +49,9 @@ class Loop:
         self.timers.append(timer)
         return timer
 
+    def call_soon(self, callback, *args):
+        self.call_later(0, lambda: callback(*args))
+
     def pass_by(self, seconds):
         """Let time pass, and call what is due in it."""
         end = self.now + seconds
@@ -79,6 +82,13 @@ class Session:
 
     def close(self, *, discard):
         self.ended.append("discarded" if discard else "pooled")
+
+
+class CountingSession:
+    """A server session that counts."""
+
+    def next_number(self):
+        return 1
 
 
 class Stage:
@@ -167,6 +177,22 @@ def test_a_command_begins_with_its_first_attempt(stage, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 5003.0)
     stage.start(execution)
     assert (100.0, 5000.0) == (execution.began, execution.began_at)
+
+
+@pytest.mark.parametrize(("age", "is_sent"), [(1499, True), (1500, False)])
+def test_a_retry_whose_turn_comes_late(stage, age, is_sent):
+    """It is not sent when a server may have forgotten what was sent before."""
+    execution = stage.execution()
+    attempt = stage.start(execution)
+    execution.number.take(CountingSession())
+    attempt.land(Failed(BREAK, sent=True))
+    stage.calls.clear()
+    retry = PendingAttempt(stage, stage.loop, execution, stage, stage)
+    stage.loop.pass_by(age)
+    assert retry.start()
+    stage.loop.pass_by(0)
+    assert is_sent is bool(stage.calls)
+    assert is_sent is not (NoServer() in stage.log)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import time
 from dataclasses import replace
 
 import anyio
@@ -139,7 +140,7 @@ def _no_slots(monkeypatch):
     monkeypatch.setattr(attempt, "AttemptCall", OpenCall)
 
 
-def coordinator_of(driver, *, events=None, sst=0.05, **policy):
+def coordinator_of(driver, *, events=None, sst=0.05, most_under_way=100, **policy):
     """A coordinator over the scripted driver."""
     return Coordinator(
         driver,
@@ -147,6 +148,7 @@ def coordinator_of(driver, *, events=None, sst=0.05, **policy):
         Policy(**policy),
         server_selection_timeout=sst,
         hooks=() if events is None else (events.append,),
+        most_under_way=most_under_way,
     )
 
 
@@ -301,6 +303,26 @@ async def test_expires_in_the_queue():
     assert outcome_of(caught.value) is Outcome.NOT_APPLIED
     ((call, _),) = driver.held
     assert not call.token.begin_sending()
+
+
+async def test_a_retry_that_waits_too_long_for_its_turn(monkeypatch):
+    """A server may have forgotten the first attempt by then: it is not sent again."""
+    driver = Driver("hold", "hold")
+    coordinator = coordinator_of(driver, most_under_way=1)
+    first, other = begin_with(coordinator), begin_with(coordinator)
+    call, land = driver.held[0]
+    land(driver.fly(call, AutoReconnect("it broke")))
+    while coordinator.pending.waiting == 0:  # the retry waits for the other one's end
+        await asyncio.sleep(0)
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began + 1500)
+    call, land = driver.held[1]
+    land(driver.fly(call, OK))
+    await other
+    with pytest.raises(AutoReconnect, match="it broke") as caught:
+        await first
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+    assert 2 == len(driver.calls)
 
 
 async def test_expires_while_sending():

@@ -64,6 +64,11 @@ class SessionLease:
         """Whether others may write over the session by now."""
         return self._is_given_back
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether what was sent over the session may be asked for once more by now."""
+        return self._is_asked
+
     def carry(self) -> ServerSession:
         """Take part in the lease for one attempt.
 

@@ -47,8 +47,10 @@ def vagueness(
         return None
     if not execution.number.is_taken:
         return None
-    # A router sends to its shards again by itself, and says nothing of it.
-    if not execution.is_sharded and not _was_sent_before(execution.attempts, reply, error):
+    # A router sends to its shards again by itself, and says nothing of it. And what is resolved
+    # while the first attempt still lies at the server may be executed before that.
+    may_be_repeated = execution.is_sharded or execution.lease.is_asked
+    if not may_be_repeated and not _was_sent_before(execution.attempts, reply, error):
         return None
     if not leaves_out(reply, count) and (
         not _misplaces_errors(execution.server) or tells_each(reply, count)

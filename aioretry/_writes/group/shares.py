@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, WriteConcernError, WriteError
 from pymongo.results import InsertOneResult
 
 from aioretry._commands.error_codes import (
@@ -20,7 +20,7 @@ from aioretry._retry.surfacing import too_late
 from aioretry._retry.verdict import code_of, outcome_of_attempts
 from aioretry._writes.resolve import CommandDoubt
 from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
-from aioretry.errors import Attempt, Outcome, attach
+from aioretry.errors import Attempt, Outcome, attach, outcome_of
 
 
 class Shares:
@@ -107,6 +107,11 @@ class Shares:
             attempts = tuple(self._as_alone(attempt, index) for attempt in history.attempts)
             outcome = self._outcome_of(attempts)
         self._attach(exc, attempts, outcome, index, inserted_id)
+
+    def left_out(self, index: int) -> list[Attempt]:
+        """Return the attempts that were answered without a word of an insert."""
+        attempts = self._execution.attempts
+        return [self._as_alone(one, index) for one in attempts if self._is_silent(one, index)]
 
     def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
         """Return what it takes to find out how an insert ended."""
@@ -285,6 +290,10 @@ class _PartDoubt(CommandDoubt[InsertOneResult]):
         """Say on an exception how the insert ended after all."""
         alone = Shares(self.coordinator, self.execution, {})
         alone.explain(exc, 0, self._inserted_id)
+        tried, left_out = self.execution.attempts, self._shares.left_out(self._index)
+        if left_out and outcome_of(exc) is Outcome.NOT_APPLIED and not any(map(_refuses, tried)):
+            doubt = self._shares.doubt(self._index, self._inserted_id)
+            attach(exc, Outcome.UNKNOWN, [*left_out, *tried], doubt=doubt)
 
     def known_reply(self) -> Mapping[str, Any] | None:
         """Return the answer if it came after the insert had ended, or None."""
@@ -329,3 +338,9 @@ class ShareDoubt:
     def resolve(self, timeout: float | None) -> Awaitable[Any]:
         """Send the insert once more, and none of the others."""
         return self._shares.ask(self._index, self._inserted_id, timeout)
+
+
+def _refuses(attempt: Attempt) -> bool:
+    """Tell whether a server has looked for a record of an insert, found none, and refused it."""
+    error = attempt.error
+    return isinstance(error, WriteError) and not isinstance(error.__cause__, WriteConcernError)

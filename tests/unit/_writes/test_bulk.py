@@ -193,6 +193,7 @@ async def test_cancelled_between_commands(driver, write):
 
 
 REFUSED = {"n": 1, "writeErrors": [ERROR]}
+FIRST_REFUSED = {"n": 1, "writeErrors": [{**ERROR, "index": 0}]}
 BOTH_REFUSED = {"n": 0, "writeErrors": [{**ERROR, "index": 0}, ERROR]}
 
 
@@ -272,3 +273,55 @@ class TestLateAnswers:
             await resolving
         partial = partial_result_of(caught.value)
         assert (expected, 1) == (partial.outcomes, partial.result.inserted_count)
+
+
+class TestOvertaken:
+    """Two inserts are given up and resolved, and an old server executes what was sent last first.
+
+    It inserts the second one, and refuses the first. So it has nothing to say of that one in its
+    answer to the first attempt, which was sent before any other.
+    """
+
+    @pytest.fixture
+    async def both_sent(self, driver):
+        """The first attempt, another one, and the task that made this."""
+        driver.server = replace(SERVER, max_wire_version=9)
+        write = begin(driver, 2)
+        late = await driver.sent.get()
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await write
+        resolving = asyncio.ensure_future(resolve(caught.value))
+        return late, await driver.sent.get(), resolving
+
+    @pytest.mark.parametrize("is_late_first", [False, True], ids=["after", "before"])
+    async def test_what_is_found_out(self, driver, both_sent, is_late_first):
+        """What is asked for singly counts, and not what the first attempt's answer leaves out."""
+        late, again, resolving = both_sent
+        if is_late_first:
+            end(late, {"n": 1})
+        end(again, FIRST_REFUSED)
+        await driver.answer({"n": 0, "writeErrors": [{**ERROR, "index": 0}]})
+        if not is_late_first:
+            end(late, {"n": 1})
+        await driver.answer({"n": 1})
+        with pytest.raises(BulkWriteError) as caught:
+            await resolving
+        partial = partial_result_of(caught.value)
+        assert ((NOT_APPLIED, APPLIED), 1) == (partial.outcomes, partial.result.inserted_count)
+
+    async def test_what_is_not(self, driver, both_sent):
+        """Nothing is known, and it can be resolved later; what got lost may still be executed."""
+        late, again, resolving = both_sent
+        end(late, {"n": 1})
+        end(again, error=ProtocolError("scripted"))
+        with pytest.raises(ProtocolError) as caught:
+            await resolving
+        assert (UNKNOWN, UNKNOWN) == partial_result_of(caught.value).outcomes
+        resolving = asyncio.ensure_future(resolve(caught.value))
+        await driver.answer(FIRST_REFUSED)
+        await driver.answer({"n": 0, "writeErrors": [{**ERROR, "index": 0}]})
+        await driver.answer({"n": 1})
+        with pytest.raises(BulkWriteError) as caught:
+            await resolving
+        assert (UNKNOWN, APPLIED) == partial_result_of(caught.value).outcomes

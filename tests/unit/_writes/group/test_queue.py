@@ -119,6 +119,11 @@ class Flying:
         self.driver.renew()
         self._land(Failed(error, sent=True))
 
+    def refuse(self):
+        """Fail before sending."""
+        self.driver.renew()
+        self._deliver(Failed(AutoReconnect("refused"), sent=False))
+
     def _land(self, result):
         self.call.lease.drop()
         self._deliver(result)
@@ -131,12 +136,14 @@ class Driver:
         self.session = Session()
         self.flying = []
         self.commands = 0
+        self.wire_version = 17
         self.renew()
 
     def renew(self):
         """Hear from the server again."""
+        kind, version = ServerKind.PRIMARY, self.wire_version
         self.server = ServerView(
-            ADDRESS, ServerKind.PRIMARY, 17, True, None, 0.0, LIMITS, lambda: 0, object()
+            ADDRESS, kind, version, True, None, 0.0, LIMITS, lambda: 0, object()
         )
         self.topology = TopologyView({ADDRESS: self.server}, 0.015, object())
 
@@ -566,6 +573,39 @@ class TestEnds:
         for error in first, third:
             assert (OperationFailure, UNKNOWN) == (type(error), outcome_of(error))
             assert "acknowledged 1 of 3" in str(error)
+
+    @pytest.mark.parametrize("is_asked_in_vain", [False, True], ids=["answered", "in vain"])
+    async def test_one_was_resolved_before_all_were_executed(self, driver, make, is_asked_in_vain):
+        """An old server then has the errors of the others in wrong places: each is asked for."""
+        driver.wire_version = 9
+        driver.renew()
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(3)]
+        whole = (await launched(driver)).prepare()
+        inserts[1].cancel()
+        (gone,) = await all_of(inserts[1:2])
+        resolving = asyncio.create_task(resolve(gone))
+        (await launched(driver, 2)).prepare().reply()
+        assert 1 == (await resolving).inserted_id
+        # It speaks of the one that it knows first, and of the one that it refuses after that.
+        denied = {"n": 0, "writeErrors": [{**DUPLICATE, "index": 0}]}
+        whole.reply(n=2, writeErrors=[DUPLICATE])
+        await asyncio.sleep(0.01)
+        assert [False, False] == [insert.done() for insert in inserts[::2]]
+        if is_asked_in_vain:
+            for count in range(3, 9):
+                (await launched(driver, count)).refuse()
+            ended = [gone, *await all_of(inserts[::2])]
+            assert [UNKNOWN] * 3 == list(map(outcome_of, ended))
+            for error in ended:
+                assert [True, False, False] == [each.sent for each in attempts_of(error)]
+            return
+        await launched(driver, 5)
+        for asked, reply in zip(driver.flying[2:], (denied, {}, {}), strict=True):
+            asked.prepare().reply(**reply)
+        first, third = await all_of(inserts[::2])
+        assert (DuplicateKeyError, 2) == (type(first), third.inserted_id)
+        assert APPLIED is outcome_of(gone)
 
     async def test_resolved_alone(self, driver, make):
         """Whoever resolves its insert leaves those of the others alone."""

@@ -1,6 +1,7 @@
 """A replica set: members with oplogs and terms, elections, rollbacks, and what clients ask them."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -34,7 +35,7 @@ _REAPED_EVERY = 300.0
 Answer = Callable[[Mapping[str, Any]], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Request:
     """A command at a member."""
 
@@ -46,7 +47,28 @@ class Request:
     """Takes the reply."""
 
     is_over: bool = False
-    """Whether the connection that it came over is gone. It is executed all the same."""
+    """Whether nobody waits for an answer any more. It is executed all the same."""
+
+    since: float = math.inf
+    """When a router got it, in seconds."""
+
+    until: float = math.inf
+    """When that is to give it up, in seconds."""
+
+    has_slept: bool = False
+    """Whether it lay unread at a router that slept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Belated:
+    """A command that was executed once more, because it was forgotten while a router had it."""
+
+    command: Command
+    at: float
+    """When that was, in seconds."""
+
+    has_slept: bool
+    """Whether it lay unread at a router that slept."""
 
 
 @dataclass(slots=True)
@@ -76,6 +98,9 @@ class Member:
         self.state = State()
         self.begun: dict[bytes, int] = {}
         """The number that was begun last over a session, whether or not that has written."""
+
+        self.forgotten: dict[bytes, float] = {}
+        """The sessions of which it has forgotten what was done, and when it did, in seconds."""
 
         self.journaled = 0
         self.term = 0
@@ -125,6 +150,9 @@ class Member:
         command = request.command
         try:
             self._begin(command)
+            if self._has_outlived_memory(request):
+                at = self._set.loop.time()
+                self._set.belated.append(Belated(command, at, request.has_slept))
             reply = Execution(
                 self._set.version, self.state, self.append, self._set.clocks.wall()
             ).run(command)
@@ -136,6 +164,16 @@ class Member:
             return
         self._set.seen_sessions(command)
         self._wait(request, reply)
+
+    def _has_outlived_memory(self, request: Request) -> bool:
+        """Tell whether what it asks was done, and was forgotten while a router had it."""
+        session, number = request.command.session, request.command.number
+        if session is None or request.since > self.forgotten.get(session, -math.inf):
+            return False
+        record = self.state.records.get(session)
+        is_known = record is not None and record.number == number
+        done = ((entry.session, entry.number) for entry in self.oplog)
+        return not is_known and (session, number) in done
 
     def _begin(self, command: Command) -> None:
         if not self.is_primary:
@@ -184,6 +222,11 @@ class Member:
         request, version = waiting.request, self._set.version
         failed = with_concern_error(waiting.reply, request.command, code, name, version)
         self._answer(request, failed)
+
+    def forget_old(self) -> None:
+        """Forget what was done long ago over sessions that there are no more."""
+        old = self.state.forget_old(self._set.clocks.wall(), self._set.sessions)
+        self.forgotten.update(dict.fromkeys(old, self._set.loop.time()))
 
     def has_committed(self, index: int) -> None:
         """Answer those whose writes a majority has."""
@@ -322,6 +365,9 @@ class ReplicaSet:
         self.sessions: dict[bytes, float] = {}
         """Those that the servers know, and when they were used last."""
 
+        self.belated: list[Belated] = []
+        """What came so late from a router that nobody knew that it was done."""
+
         self.has_changed: Callable[[Member], None] = lambda _: None
         """Told when what a member says of itself is another thing now."""
 
@@ -355,7 +401,7 @@ class ReplicaSet:
             del self.sessions[session]
         for member in self.members:
             if not member.is_frozen:
-                member.state.forget_old(self.clocks.wall(), self.sessions)
+                member.forget_old()
         self.loop.call_later(_REAPED_EVERY, self._reap)
 
     def commit_index(self, member: Member) -> int:

@@ -1,11 +1,12 @@
 """Routers in front of the replica set, which send again by themselves what was not answered."""
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from tests.simulation.members import RETRYABLE, Member, ReplicaSet, Request
+from tests.simulation.members import MAX_TIME, RETRYABLE, Member, ReplicaSet, Request
 from tests.simulation.state import State
 
 HOST_UNREACHABLE = 6
@@ -15,12 +16,14 @@ FOR_A_PRIMARY = 20.0
 LOOKED_EVERY = 0.1
 
 _UNREACHABLE = {"ok": 0.0, "code": HOST_UNREACHABLE, "codeName": "HostUnreachable"}
+_TOO_LATE = {"ok": 0.0, "code": MAX_TIME, "codeName": "MaxTimeMSExpired", "errmsg": ""}
 
 
 class Router:
     """A router: for a driver a server that takes writes.
 
-    What it answers is what its last sending met, and says nothing of the ones before.
+    What it answers is what its last sending met, and says nothing of the ones before. It sends
+    nothing any more when the time is over that the command may take.
 
     Args:
         replica_set: The only shard.
@@ -60,10 +63,15 @@ class Router:
         """Take a command."""
         if not self.is_up:
             return
+        request.since = min(request.since, self._set.loop.time())
         if self.is_frozen:
+            request.has_slept = True
             self.inbox.append(request)
         else:
             sendings = SENDINGS if request.command.number is not None else 1
+            if request.max_time is not None:  # it counts from when the command is read
+                request.until = self._set.loop.time() + request.max_time
+                self.later(request.max_time, self._give_up, weakref.ref(request), self.process)
             self._send(request, sendings, self.process)
 
     def kill(self) -> None:
@@ -87,6 +95,12 @@ class Router:
         for request in inbox:
             self.receive(request)
 
+    def _give_up(self, reference: "weakref.ref[Request]", process: int) -> None:
+        if self.is_frozen:
+            self.later(LOOKED_EVERY, self._give_up, reference, process)
+        elif (request := reference()) is not None:
+            self.answer(request, _TOO_LATE, process)
+
     def _send(
         self, request: Request, sendings: int, process: int, patience: float = FOR_A_PRIMARY
     ) -> None:
@@ -95,6 +109,9 @@ class Router:
             return
         if self.is_frozen:
             self.later(LOOKED_EVERY, self._send, request, sendings, process, patience)
+            return
+        if self._set.loop.time() >= request.until:
+            self.answer(request, _TOO_LATE, process)
             return
         if primary is None:
             if patience <= 0:
@@ -128,6 +145,7 @@ class Router:
     def answer(self, request: Request, reply: Mapping[str, Any], process: int) -> None:
         """Answer, unless the process that was asked has died."""
         if process == self.process and not request.is_over:
+            request.is_over = True
             request.answer(dict(reply))
 
     def later(self, seconds: float, call: Any, *args: Any) -> None:

@@ -77,11 +77,20 @@ class State:
             record.at = entry.at
             record.statements[entry.statement] = entry.answer
 
-    def forget_old(self, now: float, sessions: Container[bytes]) -> None:
-        """Forget what is old, apart from what was done over sessions that there are."""
-        for session, record in [*self.records.items()]:
-            if session not in sessions and now - record.at > REMEMBERED_FOR:
-                del self.records[session]
+    def forget_old(self, now: float, sessions: Container[bytes]) -> list[bytes]:
+        """Forget what is old, apart from what was done over sessions that there are.
+
+        Returns:
+            The sessions of what it was.
+        """
+        old = [
+            session
+            for session, record in self.records.items()
+            if session not in sessions and now - record.at > REMEMBERED_FOR
+        ]
+        for session in old:
+            del self.records[session]
+        return old
 
     def lose_history(self) -> None:
         """Have all that was done left the oplog: that it was is known, and not what it was."""

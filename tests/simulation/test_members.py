@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from tests.simulation.clock import Clocks, VirtualLoop
-from tests.simulation.members import ReplicaSet, Request
+from tests.simulation.members import MAX_TIME, ReplicaSet, Request
+from tests.simulation.routers import Router
 from tests.simulation.state import REMEMBERED_FOR, Command
 
 
@@ -23,7 +24,18 @@ class World:
         self.loop.call_later(seconds, self.loop.stop)
         self.loop.run_forever()
 
-    def send(self, name, statements, *, to=None, number=None, session=b"s", w="majority", **more):
+    def send(
+        self,
+        name,
+        statements,
+        *,
+        to=None,
+        number=None,
+        session=b"s",
+        w="majority",
+        max_time=None,
+        **more,
+    ):
         """Have a command executed; its answer comes later."""
         fields = {"insert": "documents", "update": "updates", "delete": "deletes"}
         body = {name: "things", **more}
@@ -31,8 +43,8 @@ class World:
             body[fields[name]] = statements
         member = to or self.set.primary
         command = Command(name, body, session, number)
-        request = Request(command, w == "majority", more.get("wtimeout"), None, self.answers.append)
-        member.receive(request)
+        wtimeout, answer = more.get("wtimeout"), self.answers.append
+        member.receive(Request(command, w == "majority", wtimeout, max_time, answer))
 
     def ask(self, name, statements, **more):
         """Return the answer to a command."""
@@ -223,3 +235,63 @@ class TestMajority:
         reply = world.answers.pop()
         assert (1, ["RetryableWriteError"]) == (reply["n"], reply["errorLabels"])
         assert 10107 == world.ask("insert", INSERT, number=1, to=primary)["code"]
+
+
+class TestRouters:
+    """What a router sends again, and what comes so late from it that nobody knows it any more."""
+
+    def go_on_without_primary(self, world, seconds):
+        """Have the primary frozen, and nobody else elected until some time is over."""
+        old = world.set.primary
+        others = [member for member in world.set.members if member is not old]
+        world.set.freeze(old)
+        for member in others:
+            world.set.cut_off(member)
+        world.go_on(seconds)
+        for member in others:
+            world.set.join(member)
+        world.go_on(30.0)
+        assert world.set.primary in others
+
+    @pytest.mark.parametrize(("max_time", "is_sent"), [(None, True), (100.0, True), (59.0, False)])
+    def test_what_is_not_answered(self, world, max_time, is_sent):
+        """It is sent to the next primary, if its time is not over by then."""
+        router = Router(world.set, 0, Random(1), 0.0)
+        world.send("insert", INSERT, to=router, number=1, max_time=max_time)
+        self.go_on_without_primary(world, 60.0)
+        (reply,) = world.answers
+        assert (1 if is_sent else None, None if is_sent else MAX_TIME) == (
+            reply.get("n"),
+            reply.get("code"),
+        )
+        assert is_sent == (world.document(1) is not None)
+
+    @pytest.mark.parametrize(("seconds", "times"), [(600.0, 1), (2 * REMEMBERED_FOR, 2)])
+    def test_a_primary_that_sleeps(self, world, seconds, times):
+        """What was sent to it is executed once more by the next one, if that has forgotten it."""
+        world.ask("update", INCREMENT, number=1)
+        world.send("update", INCREMENT, to=Router(world.set, 0, Random(1), 0.0), number=1)
+        self.go_on_without_primary(world, seconds)
+        assert times == world.document(1)["n"]
+        assert [False] * (times - 1) == [one.has_slept for one in world.set.belated]
+
+    @pytest.mark.parametrize(("seconds", "times"), [(600.0, 1), (2 * REMEMBERED_FOR, 2)])
+    def test_a_router_that_sleeps(self, world, seconds, times):
+        """So is what lay in its queue, whatever time that has; it counts from when it is read."""
+        world.ask("update", INCREMENT, number=1)
+        router = Router(world.set, 0, Random(1), 0.0)
+        router.freeze()
+        world.send("update", INCREMENT, to=router, number=1, max_time=60.0)
+        world.go_on(seconds)
+        router.thaw()
+        world.go_on(1.0)
+        assert times == world.document(1)["n"]
+        assert [True] * (times - 1) == [one.has_slept for one in world.set.belated]
+
+    def test_what_is_sent_too_late(self, world):
+        """It is executed once more, too, and is not the router's fault."""
+        world.ask("update", INCREMENT, number=1)
+        world.go_on(2 * REMEMBERED_FOR)
+        world.ask("update", INCREMENT, to=Router(world.set, 0, Random(1), 0.0), number=1)
+        assert 2 == world.document(1)["n"]
+        assert [] == world.set.belated

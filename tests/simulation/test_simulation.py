@@ -14,6 +14,7 @@ import pytest
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import CommandNumber
 from aioretry._retry.verdict import RetryState
+from aioretry._writes import keyed
 from aioretry._writes.bulk_result import BulkResult
 from tests.lengths import in_full
 from tests.simulation.clock import Clocks, StuckError, VirtualLoop
@@ -138,6 +139,25 @@ class TestMistakes:
         ends = [float(line.split()[0]) for line in verdict.trace if "ends with" in line]
         assert max(ends) > 20 + 200
 
+    def test_a_key_that_is_sent_for_too_long(self, monkeypatch):
+        """A router that is awake sends its write again after the servers have forgotten it."""
+        monkeypatch.setattr(keyed, "trusted_seconds", lambda _: 1e9)
+        wrong = Run(plan_of_long_sleep("keyed")).verdict().wrong
+        assert any("done 2 times" in line for line in wrong)
+
+    def test_nothing_is_wrong_with_a_long_sleep(self):
+        """Without a key and with a deadline of hours it is sent for as long: a limit."""
+        for kind, comes_late in (("keyed", False), ("update", True)):
+            run = Run(plan_of_long_sleep(kind))
+            assert [] == run.verdict().wrong
+            assert comes_late == bool(run.set.belated)
+
+    def test_nothing_is_wrong_where_retries_wait_long_for_their_place(self):
+        """They are not sent any more when it is free at last."""
+        for routers in (None, 0.0):
+            plan = replace(plan_of_long_sleep("update", count=12), at_once=2, routers=routers)
+            assert [] == Run(plan).verdict().wrong
+
     def test_nothing_is_wrong_with_these(self):
         """Without the mistakes."""
         for kind in ("update", "insert_many"):
@@ -172,6 +192,20 @@ def plan_without_a_primary():
         routers=0.0,
         connections=2,
         at_once=2,
+    )
+
+
+def plan_of_long_sleep(kind, *, count=5):
+    """Writes through routers, of which no answer comes, before a primary that nobody succeeds."""
+    plan = plan_of(kind, Network(opening=0.0, unanswered=1.0), count=count)
+    return replace(
+        plan,
+        operations=tuple(replace(one, at=1.17, deadline=7200.0) for one in plan.operations),
+        faults=(
+            Fault(1.187, "freeze", None, 2400.0),  # the first answers are lost by then
+            *(Fault(1.2, "cut_off", member, 2300.0) for member in range(3)),
+        ),
+        routers=0.0,
     )
 
 

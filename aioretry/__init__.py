@@ -1,4 +1,4 @@
-"""The resilient write path for asyncio services on MongoDB, built on Motor.
+"""The resilient write path for asyncio services on MongoDB.
 
 A module imports only from lower lines; those above the public names import from these alone:
 
@@ -6,13 +6,13 @@ A module imports only from lower lines; those above the public names import from
     aiohttp  fastapi  _web               in a service: client, deadlines, problem details, keys
     idempotent  streams  telemetry       safe repetitions, aggregates that follow, hooks
     -                                    the public names
-    client                               Motor's classes, their writes retried
+    client  pymongo                      Motor's or PyMongo's classes, their writes retried
     database  session
     collection
     operation                            one operation: session, deadline, history
     _writes                              what a caller holds: single, bulk, group commit, resolve
     _retry                               what is retried: the loop, selection, sessions, verdict
-    _drivers                             how it is sent: the port, and Motor behind it
+    _drivers                             how it is sent: the port, the engine, two drivers
     _commands                            how it is built, and its reply read; pure
     events  sources                      what hooks and keys are told
     deadlines  errors                    what users see of a write, and its time limit
@@ -20,11 +20,13 @@ A module imports only from lower lines; those above the public names import from
 ``testing`` is the public test kit; it stands beside this table.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from aioretry._drivers.port import ConnectionCounts, ThreadCounts
+from aioretry._writes.context import connection_counts, thread_counts
 from aioretry._writes.resolve import resolve
-from aioretry.client import RetryClient, connection_counts, thread_counts
-from aioretry.collection import RetryMotorCollection
-from aioretry.database import RetryMotorDatabase
+from aioretry._writes.transactions import run_transaction
 from aioretry.deadlines import Deadline, deadline, detached
 from aioretry.errors import (
     Attempt,
@@ -48,7 +50,6 @@ from aioretry.events import (
     every_event,
 )
 from aioretry.operation import Operation
-from aioretry.session import RetryMotorClientSession, run_transaction
 from aioretry.sources import (
     KeyedStatement,
     KnownReply,
@@ -56,6 +57,12 @@ from aioretry.sources import (
     SessionId,
     StatementSource,
 )
+
+if TYPE_CHECKING:
+    from aioretry.client import RetryClient
+    from aioretry.collection import RetryMotorCollection
+    from aioretry.database import RetryMotorDatabase
+    from aioretry.session import RetryMotorClientSession
 
 __all__ = [
     "Attempt",
@@ -97,3 +104,27 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_OF_MOTOR = {
+    "RetryClient": "client",
+    "RetryMotorClientSession": "session",
+    "RetryMotorCollection": "collection",
+    "RetryMotorDatabase": "database",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs Motor when it is first asked for, so that all else works without it."""
+    if name not in _OF_MOTOR:
+        raise AttributeError(f"module 'aioretry' has no attribute {name!r}")
+    try:
+        found: object = getattr(importlib.import_module(f"aioretry.{_OF_MOTOR[name]}"), name)
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "motor":
+            raise
+        raise ImportError(
+            f"aioretry.{name} needs Motor: pip install motor. Without it there is "
+            "aioretry.pymongo.AsyncRetryClient, on PyMongo's own asyncio client."
+        ) from exc
+    globals()[name] = found
+    return found

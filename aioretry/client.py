@@ -1,7 +1,7 @@
 """The client: a Motor client, and the parts behind its writes put together."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,16 +19,21 @@ from aioretry._drivers.motor import (
     Database,
     TransactionOptions,
 )
-from aioretry._drivers.port import ConnectionCounts, DocumentT, ThreadCounts
+from aioretry._drivers.port import DocumentT
 from aioretry._retry.loop import MOST_UNDER_WAY, MOST_WAITING
-from aioretry._writes.context import WritePath
+from aioretry._writes.context import (
+    CLOSE_TIMEOUT,
+    WritePath,
+    all_hooks,
+    connection_counts,
+    positive,
+    thread_counts,
+)
 from aioretry.database import RetryMotorDatabase
-from aioretry.events import Hook, log_retries
+from aioretry.events import Hook
 from aioretry.session import RetryMotorClientSession
 
 __all__ = ["RetryClient", "connection_counts", "thread_counts"]
-
-_CLOSE_TIMEOUT = 2.0
 
 
 class RetryClient(AsyncIOMotorClient[DocumentT]):
@@ -63,9 +68,9 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         max_waiting_writes: int = MOST_WAITING,
         **kwargs: Any,
     ) -> None:
-        all_hooks = (log_retries, *_callables(hooks))
-        at_once = _positive("max_concurrent_attempts", max_concurrent_attempts)
-        most_waiting = _positive("max_waiting_writes", max_waiting_writes)
+        hooks = all_hooks(hooks)
+        at_once = positive("max_concurrent_attempts", max_concurrent_attempts)
+        most_waiting = positive("max_waiting_writes", max_waiting_writes)
         with warnings.catch_warnings():
             # Motor tells everybody that it is deprecated; our users know from our own docs.
             warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
@@ -80,7 +85,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             server_selection_timeout=delegate.options.server_selection_timeout,
             timeout=motor.timeout(delegate),
             encrypts=motor.encrypts(delegate),
-            hooks=all_hooks,
+            hooks=hooks,
             most_under_way=at_once,
             most_waiting=most_waiting,
         )
@@ -183,49 +188,6 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         server; ``async with`` does so without blocking the event loop.
         """
         self._driver.close()
-        self._write_path.close(_CLOSE_TIMEOUT)
-        with deadlines.fresh_timeout(_CLOSE_TIMEOUT):
+        self._write_path.close(CLOSE_TIMEOUT)
+        with deadlines.fresh_timeout(CLOSE_TIMEOUT):
             self.delegate.close()
-
-
-def thread_counts(client: RetryClient[Any]) -> ThreadCounts:
-    """Tell how the threads are doing that carry a client's attempts.
-
-    Args:
-        client: The client.
-
-    Returns:
-        How many there are, how many of them are idle, how many attempts wait, and how many
-        are held up by an attempt that was given up. They are figures of one moment.
-    """
-    return client._write_path.thread_counts()
-
-
-def connection_counts(
-    client: RetryClient[Any],
-) -> Mapping[tuple[str, int | None], ConnectionCounts]:
-    """Tell how many connections a client has to each server it knows, its monitors' apart.
-
-    Args:
-        client: The client.
-
-    Returns:
-        The figures of one moment, by host and port.
-    """
-    return client._write_path.connections()
-
-
-def _callables(hooks: Iterable[Hook]) -> list[Hook]:
-    listed = list(hooks)
-    for hook in listed:
-        if not callable(hook):
-            raise TypeError(f"hooks must be callables, not {hook!r}")
-    return list({id(hook): hook for hook in listed}.values())  # each is told once
-
-
-def _positive(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, not {value!r}")
-    return value

@@ -16,7 +16,7 @@ from pymongo.results import (
 from aioretry._commands import bulk_arguments, single
 from aioretry._commands.arguments import CollationIn, Document, Hint, Projection, Sort, Update
 from aioretry._commands.target import Target
-from aioretry._drivers.motor import add_requests
+from aioretry._drivers.engine.messages import add_requests
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import LastingLease
@@ -27,7 +27,7 @@ from aioretry._writes.keyed import KeyedWrites
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline, nearest, validate_seconds
 from aioretry.errors import Attempt, refusal
-from aioretry.sources import StatementSource
+from aioretry.sources import OperationKey, StatementSource
 
 __all__ = ["Operation"]
 
@@ -441,3 +441,33 @@ class Operation:
         lease, self._lease = self._lease, None
         if lease is not None and not lease.is_over:
             lease.finish(discard=discard)
+
+
+class BeginsOperations:
+    """A collection that operations can be begun on."""
+
+    def operation(
+        self: Any, timeout: float | None = None, *, key: OperationKey | None = None
+    ) -> Operation:
+        """Begin an operation: an implicit session, a deadline and a history.
+
+        Args:
+            timeout: How long the operation may take, in seconds from entering its block; a
+                surrounding deadline that is nearer counts. None sets no limit of its own.
+            key: Makes the same writes under the same key happen once, from whichever process; see
+                :class:`aioretry.idempotent.Keys`. None lets each call write.
+
+        Returns:
+            The operation, to be entered with ``async with``.
+
+        Raises:
+            TypeError: ``timeout`` is not a number.
+            ValueError: ``timeout`` is negative or NaN.
+            ConfigurationError: The collection's write concern is ``w: 0``.
+        """
+        if not self.write_concern.acknowledged:
+            raise ConfigurationError(
+                "operation() needs an acknowledged write concern; this collection has w: 0"
+            )
+        source = None if key is None else key.source(self)
+        return Operation(self._write_path, self._target(), timeout, source)

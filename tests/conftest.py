@@ -1,6 +1,7 @@
 """Fixtures of the whole suite: one real replica set, and what each test needs of it.
 
-``AIORETRY_TEST_SERVER`` names the servers' version, and ``AIORETRY_TEST_LOOP`` may be ``uvloop``.
+``AIORETRY_TEST_SERVER`` names the servers' version, ``AIORETRY_TEST_LOOP`` may be ``uvloop``, and
+``AIORETRY_TEST_CLIENT`` may be ``asyncio``: PyMongo's own client, where a test does not say which.
 """
 
 import asyncio
@@ -20,12 +21,14 @@ from pymongo.write_concern import WriteConcern
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.testing import ReplicaSet
 from aioretry.testing._ports import ReservedPort
+from tests.clients import MotorLikeClient
 from tests.lengths import FULL
 
 # Tests are never timed: a busy machine takes its time.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
+CLIENTS = {"motor": RetryClient, "asyncio": MotorLikeClient}
 MAJORITY = WriteConcern(w="majority", j=True)
 
 
@@ -101,9 +104,15 @@ async def replica_set(servers_of_test: ReplicaSet) -> AsyncIterator[ReplicaSet]:
 
 
 @pytest.fixture
-async def client(replica_set: ReplicaSet) -> AsyncIterator[RetryClient]:
+def client_class(request: pytest.FixtureRequest) -> type[Any]:
+    """Motor's client, or PyMongo's asynchronous one where a test is for both."""
+    return CLIENTS[getattr(request, "param", os.environ.get("AIORETRY_TEST_CLIENT", "motor"))]
+
+
+@pytest.fixture
+async def client(replica_set: ReplicaSet, client_class: type[Any]) -> AsyncIterator[Any]:
     """A client of the test's set, closed after the test."""
-    async with RetryClient(replica_set.uri) as client:
+    async with client_class(replica_set.uri) as client:
         yield client
 
 

@@ -41,19 +41,27 @@ INSIDE = {
         {"bulk_arguments"},
     ],
     "_drivers": [
-        {"port", "transaction_runs"},
-        {"threads", "engine.calls", "engine.messages", "engine.options"},
+        {"transaction_runs"},
+        {"port"},
+        {"threads", "engine.calls", "engine.messages", "engine.options", "engine.transactions"},
         {"engine.connection", "engine.ending", "engine.idle", "engine.views"},
-        {"engine.checkup", "engine.connections", "engine.sessions", "engine.steps"},
+        {"engine.aborting", "engine.checkup", "engine.connections", "engine.sessions"},
+        {"engine.steps"},
         {"engine.entry", "engine.limits"},
         {"engine.attempt"},
         {"engine.dispatch"},
         {"engine.driver"},
-        {"motor.asking", "motor.calls", "motor.connections", "motor.ending", "motor.prober"},
-        {"motor.aborting", "motor.on_thread", "motor.opening", "motor.sessions"},
+        {"motor.calls", "pymongo_async.calls"},
+        {"motor.asking", "motor.connections", "motor.ending", "motor.prober", "motor.sessions"},
+        {"motor.aborting", "motor.on_thread", "motor.opening"},
         {"motor.room"},
         {"motor.driver"},
         {"motor"},
+        {f"pymongo_async.{name}" for name in ("asking", "connections", "ending", "prober")},
+        {"pymongo_async.aborting", "pymongo_async.jobs", "pymongo_async.sessions"},
+        {"pymongo_async.room"},
+        {"pymongo_async.driver"},
+        {"pymongo_async"},
     ],
     "_retry": [
         {"losses", "sessions", "lookout", "transactions", "verdict"},
@@ -65,10 +73,12 @@ INSIDE = {
     ],
     "_writes": [
         {"bulk_result", "context", "future", "unclear_inserts"},
+        {"transactions"},
         {"resolve", "group.member"},
         {"single", "group.shares"},
         {"bulk", "keyed", "group.command"},
         {"group.queue"},
+        {"methods"},
     ],
     "streams": [
         {"_changes", "_errors", "_pace"},
@@ -91,6 +101,7 @@ DRIVER_MODULES = {
     "pymongo.collection",
     "pymongo.cursor",
     "pymongo.database",
+    "pymongo.asynchronous",
     "pymongo.message",
     "pymongo.mongo_client",
     "pymongo.monitoring",
@@ -194,7 +205,7 @@ def test_private_names_of_others_are_left_alone(path):
     room = room_of(path)
     if room == "_drivers":
         return
-    ours = {"_write_path", "_replace", "_asdict", "_client", "_coalescing"}
+    ours = {"_calls", "_write_path", "_replace", "_asdict", "_client", "_coalescing"}
     foreign = [
         f"{node.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -286,6 +297,7 @@ STARTS_OF_AN_OPERATION = {
     "aiohttp": {"call_later"},
     "idempotent/_once": {"create_task"},
     "session": {"ensure_future"},
+    "_drivers/pymongo_async/sessions": {"ensure_future"},
     "_drivers/engine/attempt": {"call_later"},
     "streams/_following": {"create_task"},
     "streams/command": {"ensure_future"},

@@ -11,6 +11,7 @@ import anyio
 from bson.binary import Binary
 
 from aioretry._commands.command import Command, CommandLimits
+from aioretry._drivers.transaction_runs import Runs
 from aioretry.deadlines import Deadline
 
 T = TypeVar("T")
@@ -310,6 +311,46 @@ class Receiver(Protocol):
 
     def make_way(self) -> None:
         """Let others try who found no room."""
+        ...
+
+
+class SessionCalls(Protocol):
+    """What is asked of the sessions that users start, to run transactions in them."""
+
+    def runs_of(self, session: Any) -> Runs:
+        """Return the runs of a session's transactions, which whatever is sent in it belongs to."""
+        ...
+
+    def renewed(self, session: Any) -> Any:
+        """Return another session of the same options and times, in which nothing is in progress."""
+        ...
+
+    def take_transaction(self, session: Any) -> Any:
+        """Take a session's transaction away from it, and from whoever still writes in it.
+
+        Returns:
+            The driver's session that has the transaction, to be aborted.
+        """
+        ...
+
+    def has_pending(self, session: Any) -> bool:
+        """Tell whether a command of it is under way."""
+        ...
+
+    def has_begun_transaction(self, session: Any) -> bool:
+        """Tell whether a transaction is in progress of which the server may know."""
+        ...
+
+    def commit(self, session: Any) -> asyncio.Future[None]:
+        """Commit, once more after an error that allows it, whoever waits for that."""
+        ...
+
+    def abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort, whoever waits for that."""
+        ...
+
+    def end(self, session: Any) -> None:
+        """End a session in which nothing is in progress; nothing is sent."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -23,7 +23,10 @@ from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import LastingLease, SessionLease
 from aioretry.deadlines import Deadline, detached, nearest
 from aioretry.errors import refusal
-from aioretry.events import Hook
+from aioretry.events import Hook, log_retries
+
+CLOSE_TIMEOUT = 2.0
+"""How long a command that was sent may wait for its answer when the client is closed."""
 
 
 class Client(Protocol):
@@ -164,3 +167,52 @@ class WritePath:
             return self._turns.setdefault(shared, anyio.Lock(fast_acquire=True))
         except TypeError:  # no session; its first use says so
             return None
+
+
+def all_hooks(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
+    """Return who is told of what: the log, and the user's own."""
+    listed = list(hooks)
+    for hook in listed:
+        if not callable(hook):
+            raise TypeError(f"hooks must be callables, not {hook!r}")
+    return (log_retries, *{id(hook): hook for hook in listed}.values())  # each is told once
+
+
+def positive(name: str, value: object) -> int:
+    """Return a whole number that the user gave."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, not {value!r}")
+    return value
+
+
+def thread_counts(client: Any) -> ThreadCounts:
+    """Tell how the threads are doing that carry a client's attempts.
+
+    Args:
+        client: The client, of any driver.
+
+    Returns:
+        How many there are, how many of them are idle, how many attempts wait, and how many
+        are held up by an attempt that was given up. They are figures of one moment.
+    """
+    return _path_of(client).thread_counts()
+
+
+def connection_counts(
+    client: Any,
+) -> Mapping[tuple[str, int | None], ConnectionCounts]:
+    """Tell how many connections a client has to each server it knows, its monitors' apart.
+
+    Args:
+        client: The client, of any driver.
+
+    Returns:
+        The figures of one moment, by host and port.
+    """
+    return _path_of(client).connections()
+
+
+def _path_of(client: Any) -> WritePath:
+    return client._write_path  # type: ignore[no-any-return]

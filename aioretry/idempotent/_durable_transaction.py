@@ -1,6 +1,7 @@
 """A transaction that is fed with one write after the other, and begun anew where that can help."""
 
 import asyncio
+import inspect
 from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -187,7 +188,8 @@ class DurableTransaction:
         return own.remaining() + (_GRACE if is_shared else 0.0)
 
     async def _run(self) -> None:
-        async with await self._database.client.start_session() as session:
+        started: Any = self._database.client.start_session()
+        async with await started if inspect.isawaitable(started) else started as session:
             await session.with_transaction(
                 self._serve,
                 read_concern=ReadConcern("majority"),

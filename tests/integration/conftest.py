@@ -9,7 +9,28 @@ import pytest
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import monitoring
 
-from aioretry import RetryClient
+from tests.lengths import FULL
+
+# What both clients are tested with in the short form, too.
+FOR_BOTH = {
+    "test_breaks",
+    "test_cancelling",
+    "test_deposed",
+    "test_retries",
+    "test_sessions",
+    "test_tls",
+    "test_transaction_ends",
+    "test_transaction_runs",
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Test with both clients what is not about one of them."""
+    if "client_class" not in metafunc.fixturenames:
+        return
+    is_for_both = metafunc.definition.get_closest_marker("motor") is None
+    if is_for_both and (FULL or metafunc.module.__name__.rpartition(".")[2] in FOR_BOTH):
+        metafunc.parametrize("client_class", ["motor", "asyncio"], indirect=True)
 
 
 class Commands(monitoring.CommandListener):
@@ -64,9 +85,9 @@ def commands():
 
 
 @pytest.fixture
-async def watched_client(replica_set, commands):
+async def watched_client(replica_set, commands, client_class):
     """A client whose commands are remembered."""
-    async with RetryClient(replica_set.uri, event_listeners=[commands]) as client:
+    async with client_class(replica_set.uri, event_listeners=[commands]) as client:
         yield client
 
 

@@ -122,6 +122,7 @@ class TestIterators:
         assert UNKNOWN is outcome_of(caught.value)
         assert (APPLIED,) * 3 == partial_result_of(caught.value).outcomes[:3]
 
+    @pytest.mark.motor
     async def test_that_are_given_up(self, collection, stored):
         """Of a cancelled write the iterator is read no further than where it waits."""
         waits, goes_on = threading.Event(), threading.Event()

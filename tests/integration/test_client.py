@@ -39,6 +39,7 @@ class TestWrapping:
         assert {RetryMotorDatabase} == {type(database) for database in databases}
         assert all(isinstance(database, AsyncIOMotorDatabase) for database in databases)
 
+    @pytest.mark.motor
     async def test_collections_are_ours(self, client):
         """No way to a collection leads to a plain Motor one."""
         db = client.aioretry_tests
@@ -67,6 +68,7 @@ class TestWrapping:
                 with pytest.raises(AttributeError, match="has no attribute '_nothing'"):
                     _ = thing._nothing
 
+    @pytest.mark.motor
     async def test_what_is_not_ours_is_motors(self, client, collection):
         """Reads, cursors, indexes, GridFS and commands go on working."""
         await collection.insert_many([{"_id": n, "n": n % 3} for n in range(10)])

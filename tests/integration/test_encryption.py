@@ -78,6 +78,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", WRITES)
+@pytest.mark.motor
 async def test_writes(name, encrypting, secret, stored, replica_set):
     """What is encrypted is stored so, and read in clear, through a lost answer too."""
     command = "insert" if name.startswith(("insert", "bulk")) else "update"
@@ -91,6 +92,7 @@ async def test_writes(name, encrypting, secret, stored, replica_set):
     assert "secret" == (await encrypting.find_one({"_id": 1}))["s"]
 
 
+@pytest.mark.motor
 async def test_what_is_returned(encrypting, secret):
     """A document that a write returns is decrypted."""
     await encrypting.insert_one({"_id": 1, "s": secret, "n": 0})
@@ -110,6 +112,7 @@ async def test_large_batches(encrypting, sent, request):
     assert 3 == await encrypting.count_documents({})
 
 
+@pytest.mark.motor
 async def test_inserts_that_would_travel_together(encrypting, sent, secret, stored, request):
     """Those of a client that encrypts by itself travel alone."""
     view = encrypting.coalesced()

@@ -73,6 +73,7 @@ class TestWhoMakesIt:
             assert await is_made_by_the_loop(collection)
         assert threads == thread_counts(client).threads
 
+    @pytest.mark.motor
     async def test_a_thread_opens_the_first_connection(self, client, collection):
         """The loop does not wait for a connection."""
         await seed(collection)
@@ -88,6 +89,7 @@ class TestWhoMakesIt:
             await seed(things)
             assert not await is_made_by_the_loop(things)
 
+    @pytest.mark.motor
     async def test_a_thread_writes_logs(self, client, collection):
         """As long as PyMongo logs commands, threads make all attempts."""
         await seed(collection)
@@ -107,6 +109,7 @@ class TestWhoMakesIt:
             await seed(things)
             assert not await is_made_by_the_loop(things)
 
+    @pytest.mark.motor
     async def test_a_thread_reads_iterators(self, client, collection):
         """An iterator of the user's may block."""
         await seed(collection)
@@ -120,6 +123,7 @@ class TestWhoMakesIt:
         assert 3 == len((await collection.insert_many(documents())).inserted_ids)
         assert threading.get_ident() not in threads
 
+    @pytest.mark.motor
     async def test_a_decrypting_client(self, replica_set, client, collection):
         """What a write returns is decrypted, by a client that encrypts nothing, too."""
         providers = {"local": {"key": os.urandom(96)}}

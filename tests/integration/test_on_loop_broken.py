@@ -348,6 +348,7 @@ class TestCheckup:
             hang.disarm()
         await all_given_back(client)
 
+    @pytest.mark.motor
     async def test_nobody_is_waited_for(self, replica_set, client, collection, monkeypatch):
         """A server is asked also while all threads of the attempts wait for their answers."""
         monkeypatch.setattr(checkup, "_WAIT", 0)
@@ -371,6 +372,7 @@ class TestCheckup:
         await all_given_back(client)
 
     @pytest.mark.parametrize("is_well", [True, False])
+    @pytest.mark.motor
     async def test_a_deadline_that_is_over_first(
         self, replica_set, client, collection, monkeypatch, is_well
     ):

@@ -77,6 +77,7 @@ async def gate(collection):
             await asyncio.gather(*writes)
 
 
+@pytest.mark.motor
 async def test_iterators_hold_up_no_opening(client, collection, gate):
     """All threads read from users' iterators; a connection is opened for an insert all the same."""
     with anyio.fail_after(10):
@@ -86,6 +87,7 @@ async def test_iterators_hold_up_no_opening(client, collection, gate):
     assert not gate.is_set()
 
 
+@pytest.mark.motor
 async def test_iterators_past_their_deadlines_hold_up_nobody(client, collection):
     """Those that still read, though nobody waits for them, leave their places to others."""
     opened = threading.Event()

@@ -44,6 +44,7 @@ async def outcome(awaitable):
         return type(exc), str(exc)
 
 
+@pytest.mark.motor
 async def test_are_ours(client):
     """A session is ours, is a Motor session, and leads back to its client."""
     async with await client.start_session(causal_consistency=False) as session:
@@ -78,6 +79,7 @@ class TestOfTheSevenWrites:
             assert before < session.operation_time
             assert cluster_before < session.cluster_time["clusterTime"]
 
+    @pytest.mark.motor
     async def test_of_another_client(self, write, replica_set, seeded, commands):
         """A session of another client is refused, and nothing is sent."""
         async with RetryClient(replica_set.uri) as other:
@@ -86,6 +88,7 @@ class TestOfTheSevenWrites:
                     await WRITES[write](seeded, session)
         assert (Outcome.NOT_APPLIED, []) == (outcome_of(caught.value), commands.sent)
 
+    @pytest.mark.motor
     async def test_of_motors_client(self, write, motor, seeded, commands):
         """So is a session of a plain Motor client."""
         async with await motor.start_session() as session:
@@ -256,6 +259,7 @@ class TestPooling:
         assert lsid in [pooled.session_id for pooled in pool]
 
     @pytest.mark.parametrize("applied", [False, True])
+    @pytest.mark.motor
     async def test_one_of_a_cancelled_transaction_in_the_air_is_not(
         self, replica_set, client, seeded, applied
     ):

@@ -59,10 +59,11 @@ def encrypted(authority):
 
 
 @pytest.fixture
-async def client(encrypted, authority):
+async def client(encrypted, authority, client_class):
     """A client that encrypts."""
     certificate = str(authority / "ca.pem")
-    async with RetryClient(encrypted.uri, tls=True, tlsCAFile=certificate) as client:
+    async with client_class(encrypted.uri, tls=True, tlsCAFile=certificate) as client:
+        await client.drop_database("tls")
         yield client
 
 

@@ -11,7 +11,7 @@ import pytest
 from bson.errors import InvalidDocument
 
 from aioretry import RetryClient, deadline, run_transaction
-from aioretry._drivers.motor import aborting
+from aioretry._drivers.engine import aborting
 from aioretry.testing import ReplicaSet
 
 
@@ -69,6 +69,7 @@ async def test_before_its_first_command_arrives(transact, replica_set, client, c
     await is_over()
 
 
+@pytest.mark.motor
 async def test_at_any_moment(transact, client, collection, is_over):
     """However far they have come, none is left."""
     await collection.insert_one({})

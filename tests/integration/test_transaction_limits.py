@@ -13,8 +13,8 @@ from pymongo.errors import (
 
 from aioretry import DeadlineExceeded, RetryClient, deadline
 from aioretry._retry.transactions import RETRY_LIMIT, TransactionRetries
+from aioretry._writes.transactions import TransactionCall
 from aioretry.deadlines import Deadline
-from aioretry.session import TransactionCall
 
 TRANSIENT = "TransientTransactionError"
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"

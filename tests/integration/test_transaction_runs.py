@@ -266,6 +266,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 class TestAfterwards:
+    @pytest.mark.motor
     async def test_what_is_left_sends_nothing(self, call, session, seeded, commands):
         """What a run has left behind can't use the session when no transaction runs any more."""
         over = asyncio.Event()
@@ -286,6 +287,7 @@ class TestAfterwards:
             await left[0]
         assert (sent, Outcome.NOT_APPLIED) == (len(commands.sent), outcome_of(caught.value))
 
+    @pytest.mark.motor
     async def test_the_session_is_the_callers_again(self, call, session, seeded, commands):
         """Who has called `with_transaction` uses the session, and so do their other tasks."""
 
@@ -296,6 +298,7 @@ class TestAfterwards:
         await CALLS[call](seeded, session)
         assert 3 == len(commands.sent)
 
+    @pytest.mark.motor
     async def test_another_session_is_free(self, call, client, session, seeded, commands):
         """What a run has left behind may use other sessions, in transactions too."""
         over = asyncio.Event()
@@ -414,6 +417,7 @@ class TestGroups:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.motor
 async def test_over_a_connection_opened_during_a_change_of_state(way, client, accounts, stored):
     """A server that said nothing of sessions then has them all the same.
 
@@ -427,6 +431,7 @@ async def test_over_a_connection_opened_during_a_change_of_state(way, client, ac
     assert [99, 0] == balances(stored)
 
 
+@pytest.mark.motor
 async def test_over_such_a_connection_to_a_server_that_was_just_lost(client, accounts):
     """The server is to answer, which an error of its own is, and not PyMongo in its place."""
     topology = client.delegate._get_topology()

@@ -111,6 +111,7 @@ class TestCommit:
 
 
 class TestCallback:
+    @pytest.mark.motor
     async def test_its_value_is_returned(self, session):
         """What the callback returns is returned; with nothing to commit, nothing is sent."""
 

@@ -3,14 +3,12 @@
 import math
 from typing import Any
 
-import pymongo
-
 from aioretry._drivers.port import Policy
 
 
-def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
+def policy(delegate: Any) -> Policy:
     """Return what a client's options say about retries."""
-    options: Any = delegate.options
+    options = delegate.options
     return Policy(
         retry_writes=options.retry_writes,
         max_adaptive_retries=options.max_adaptive_retries,
@@ -18,27 +16,27 @@ def policy(delegate: pymongo.MongoClient[Any]) -> Policy:
     )
 
 
-def encrypts(delegate: pymongo.MongoClient[Any]) -> bool:
+def encrypts(delegate: Any) -> bool:
     """Tell whether a client encrypts by itself what it sends (Client Side Encryption)."""
-    encrypter: Any = delegate._encrypter
+    encrypter = delegate._encrypter
     return encrypter is not None and not encrypter._bypass_auto_encryption
 
 
-def timeout(delegate: pymongo.MongoClient[Any]) -> float | None:
+def timeout(delegate: Any) -> float | None:
     """Return a client's ``timeoutMS`` in seconds, infinite if it is 0; None if it was not given."""
     seconds = delegate.options.timeout
     return math.inf if seconds == 0 else seconds
 
 
-def uses_more(delegate: pymongo.MongoClient[Any]) -> bool:
+def uses_more(delegate: Any) -> bool:
     """Tell whether more than a plain connection is needed for a command.
 
     To encrypt it or decrypt its reply, to be called by pools of connections, or to log in again in
     the middle.
     """
-    options: Any = delegate.options
-    pool: Any = options.pool_options
-    encrypter: Any = delegate._encrypter
+    options = delegate.options
+    pool = options.pool_options
+    encrypter = delegate._encrypter
     credentials = pool._credentials
     return (
         encrypter is not None

@@ -13,6 +13,7 @@ from pymongo.read_preferences import ReadPreference
 
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.ending import SessionEnding
+from aioretry._drivers.engine.transactions import at
 
 
 class LoopSession(Protocol):
@@ -78,12 +79,14 @@ class UserSession:
     def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
         """Add to a command what a session adds to it."""
         session: Any = self.open(has_sessions=has_sessions)
-        session._apply_to(body, False, ReadPreference.PRIMARY, connection)
+        with at(self):
+            session._apply_to(body, False, ReadPreference.PRIMARY, connection)
         connection.send_cluster_time(body, session, session.client)
 
     def hear(self, reply: Mapping[str, Any]) -> None:
         """Advance the session's times."""
-        self._session._process_response(reply)
+        with at(self):
+            self._session._process_response(reply)
 
     def mark_dirty(self) -> None:
         """Have it not pooled."""

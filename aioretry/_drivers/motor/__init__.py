@@ -17,14 +17,11 @@ from aioretry._drivers.engine.options import (
     policy,
     timeout,
 )
+from aioretry._drivers.motor import sessions
 from aioretry._drivers.motor.driver import MotorDriver
-from aioretry._drivers.motor.sessions import (
-    has_begun_transaction,
-    has_pending,
-    renewed,
-    runs_of,
-    take_transaction,
-)
+from aioretry._drivers.port import SessionCalls
+
+session_calls: SessionCalls = sessions
 
 __all__ = [
     "AgnosticClientSession",
@@ -41,11 +38,7 @@ __all__ = [
     "copy_labels",
     "encode_documents",
     "encrypts",
-    "has_begun_transaction",
-    "has_pending",
     "policy",
-    "renewed",
-    "runs_of",
-    "take_transaction",
+    "session_calls",
     "timeout",
 ]

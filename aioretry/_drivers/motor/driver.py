@@ -10,7 +10,7 @@ from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.engine.driver import EngineDriver
 from aioretry._drivers.engine.sessions import UserSession
-from aioretry._drivers.motor.aborting import Aborts
+from aioretry._drivers.motor.aborting import ThreadAborts
 from aioretry._drivers.motor.calls import BlockingCalls
 from aioretry._drivers.motor.ending import ThreadSessionEnding
 from aioretry._drivers.motor.prober import ThreadProber
@@ -36,7 +36,7 @@ class MotorDriver(EngineDriver):
         most = min(size, _MOST_THREADS)
         super().__init__(calls, "RetryClient", most, ThreadProber(delegate), ending)
         self._threads = ThreadPool(most, "aioretry-attempt")
-        self._aborts = Aborts(delegate, ending)
+        self._aborts = ThreadAborts(delegate, ending)
 
     def counts(self) -> ThreadCounts:
         """Return how the threads are doing."""

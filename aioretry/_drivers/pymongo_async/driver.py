@@ -1,0 +1,70 @@
+"""The driver's port over PyMongo's asynchronous client."""
+
+import asyncio
+from typing import Any
+
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.client_session import AsyncClientSession
+from pymongo.errors import InvalidOperation
+
+from aioretry._drivers.engine.driver import EngineDriver
+from aioretry._drivers.engine.sessions import UserSession
+from aioretry._drivers.port import ServerSession
+from aioretry._drivers.pymongo_async.aborting import TaskAborts
+from aioretry._drivers.pymongo_async.calls import AsyncioCalls
+from aioretry._drivers.pymongo_async.ending import TaskSessionEnding
+from aioretry._drivers.pymongo_async.prober import TaskProber
+from aioretry._drivers.pymongo_async.room import AsyncioRoom
+
+
+class AsyncioDriver(EngineDriver):
+    """The driver's port over PyMongo's asynchronous client.
+
+    Args:
+        client: The client.
+        size: How many attempts are under way at once at most.
+    """
+
+    _calls: AsyncioCalls
+
+    def __init__(self, client: AsyncMongoClient[Any], size: int) -> None:
+        calls = AsyncioCalls(client)
+        name = type(client).__name__
+        ending = TaskSessionEnding(calls)
+        super().__init__(calls, name, size, TaskProber(calls), ending)
+        self._aborts = TaskAborts(calls, ending)
+
+    def user_session(self, session: object) -> ServerSession:
+        """Return the session that a session object of the user's is about.
+
+        Raises:
+            TypeError: It is not a session.
+            InvalidOperation: It is another client's session.
+        """
+        if not isinstance(session, AsyncClientSession):
+            raise TypeError(
+                "session must be what `client.start_session()` returned, "
+                f"not {type(session).__name__}"
+            )
+        if session.client is not self._calls.delegate:
+            raise InvalidOperation("Can only use session with the MongoClient that started it")
+        return UserSession(self._calls, session)
+
+    def abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort a transaction that was given up, in a task."""
+        return self._aborts.add(session)
+
+    async def wait_closed(self) -> None:
+        """Wait for what is under way to end; it does not take long after the client is closed."""
+        current = asyncio.current_task()
+        while tasks := [task for task in self._calls.tasks if task is not current]:
+            await asyncio.wait(tasks)
+
+    def _room(self, loop: asyncio.AbstractEventLoop) -> AsyncioRoom:
+        return AsyncioRoom(self._calls, self._steps, loop)
+
+    def _can_use(self, loop: asyncio.AbstractEventLoop) -> bool:  # noqa: ARG002
+        return True
+
+    def _close_own(self) -> None:
+        self._aborts.close()

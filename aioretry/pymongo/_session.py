@@ -1,0 +1,121 @@
+"""A session of PyMongo's asynchronous client whose transactions are retried as specified."""
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import anyio
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from aioretry import deadlines
+from aioretry._drivers import pymongo_async
+from aioretry._drivers.pymongo_async import AsyncClientSession
+from aioretry._writes.context import WritePath
+from aioretry._writes.transactions import (
+    ABORT_TIMEOUT,
+    TransactionalSession,
+    commit_again_before,
+    transact,
+)
+from aioretry.deadlines import nearest
+
+T = TypeVar("T")
+
+
+class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
+    """A session of an :class:`AsyncRetryClient`: PyMongo's, but for :meth:`with_transaction`.
+
+    Made by ``client.start_session()``.
+    """
+
+    _calls = pymongo_async.session_calls
+
+    def __init__(self, client: Any, *args: Any) -> None:
+        super().__init__(client, *args)
+        self._write_path: WritePath = client._write_path
+
+    async def with_transaction(
+        self,
+        callback: "Callable[[AsyncRetryClientSession], Awaitable[T]]",
+        read_concern: ReadConcern | None = None,
+        write_concern: WriteConcern | None = None,
+        read_preference: Any = None,
+        max_commit_time_ms: int | None = None,
+    ) -> T:
+        """Run a callback in a transaction and commit it, both as often as needed.
+
+        What is retried, when that ends, and what a cancellation does, is as for
+        :meth:`aioretry.RetryMotorClientSession.with_transaction`. A callback that is cancelled ends
+        what it awaits; what it left running in other tasks can't write any more.
+
+        Args:
+            callback: Called with this session, and what it returns is awaited.
+            read_concern: The transaction's read concern; None takes the session's default.
+            write_concern: The transaction's write concern; None takes the session's default.
+            read_preference: The transaction's read preference; None takes the session's default.
+            max_commit_time_ms: How long a commit may take on the server, in milliseconds; ignored
+                under a deadline that ever comes.
+
+        Returns:
+            What the callback returned the last time.
+
+        Raises:
+            DeadlineExceeded: The deadline was over when something was to be retried.
+            NetworkTimeout: The same after 120 seconds, where there is no deadline.
+            InvalidOperation: A transaction is in progress on this session, or it has ended.
+            Exception: Whatever the callback or the commit raised and is not retried.
+        """
+        options = read_concern, write_concern, read_preference, max_commit_time_ms
+        return await transact(self, callback, options, session_per_run=False)
+
+    async def start_transaction(
+        self,
+        read_concern: ReadConcern | None = None,
+        write_concern: WriteConcern | None = None,
+        read_preference: Any = None,
+        max_commit_time_ms: int | None = None,
+    ) -> AbstractAsyncContextManager[Any]:
+        """Start a transaction, which a block commits or aborts; as PyMongo's."""
+        self._calls.runs_of(self).require()
+        return await super().start_transaction(
+            read_concern, write_concern, read_preference, max_commit_time_ms
+        )
+
+    async def commit_transaction(self) -> None:
+        """Commit the transaction.
+
+        PyMongo repeats it once after an error that it can be repeated after. Under a deadline it is
+        repeated after such errors until time is over, with a growing pause. If time is over before
+        the first commit is sent, the transaction is aborted.
+
+        Raises:
+            DeadlineExceeded: The transaction was aborted instead.
+            PyMongoError: As PyMongo's.
+        """
+        self._calls.runs_of(self).require()
+        limit = nearest()
+        if limit is None:
+            await super().commit_transaction()
+        else:
+            await commit_again_before(self, limit)
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction; under a deadline, it has 5 seconds of its own for that."""
+        self._calls.runs_of(self).require()
+        with self._own_time():
+            await super().abort_transaction()
+
+    async def end_session(self) -> None:
+        """End the session, and abort what is in progress, as :meth:`abort_transaction` does."""
+        with self._own_time():
+            await super().end_session()
+
+    def _own_time(self) -> AbstractContextManager[object]:
+        # What a deadline that is over keeps from being aborted bars others for a minute.
+        limit = nearest()
+        return nullcontext() if limit is None else deadlines.fresh_timeout(ABORT_TIMEOUT)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        with anyio.CancelScope(shield=self.in_transaction):
+            await self.end_session()

@@ -1,0 +1,368 @@
+"""PyMongo's own asynchronous client with writes that are retried: what is its own."""
+
+import asyncio
+import inspect
+import logging
+
+import pytest
+from bson.codec_options import CodecOptions
+from pymongo import AsyncMongoClient, InsertOne, ReadPreference, WriteConcern
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import AutoReconnect, ConfigurationError, InvalidOperation, OperationFailure
+
+from aioretry import (
+    Outcome,
+    RetryClient,
+    attempts_of,
+    connection_counts,
+    deadline,
+    outcome_of,
+    run_transaction,
+    thread_counts,
+)
+from aioretry.pymongo import (
+    AsyncRetryClient,
+    AsyncRetryClientSession,
+    AsyncRetryCollection,
+    AsyncRetryDatabase,
+)
+
+WRITES = {
+    "insert_one": ({"x": 1},),
+    "insert_many": ([{"x": 1}],),
+    "bulk_write": ([InsertOne({"x": 1})],),
+    "update_one": ({"_id": 1}, {"$inc": {"n": 1}}),
+    "update_many": ({"_id": 1}, {"$inc": {"n": 1}}),
+    "replace_one": ({"_id": 1}, {"n": 1}),
+    "delete_one": ({"_id": 9},),
+    "delete_many": ({"_id": 9},),
+    "find_one_and_delete": ({"_id": 9},),
+    "find_one_and_replace": ({"_id": 1}, {"n": 1}),
+    "find_one_and_update": ({"_id": 1}, {"$inc": {"n": 1}}),
+}
+INCREMENT = {"$inc": {"n": 1}}
+
+
+@pytest.fixture
+async def client(replica_set):
+    """A client of the test's set, as its users make it."""
+    async with AsyncRetryClient(replica_set.uri) as client:
+        yield client
+
+
+class TestFace:
+    async def test_is_pymongos(self, client):
+        """Client, database, collection and session are PyMongo's, with ours in them."""
+        session = client.start_session()
+        assert isinstance(client, AsyncMongoClient)
+        assert isinstance(session, AsyncRetryClientSession)
+        assert session.client is client
+        await session.end_session()
+
+    async def test_databases_are_ours(self, client, collection):
+        """No way to a database leads to a plain one."""
+        databases = [
+            client.db,
+            client["db"],
+            client.get_database("db"),
+            client.get_database("db", read_preference=ReadPreference.SECONDARY),
+            client.get_default_database("db"),
+            client.db.with_options(read_preference=ReadPreference.SECONDARY),
+            client.db.client.db,
+            client.db.things.database,
+            client.start_session().client.db,
+        ]
+        assert {AsyncRetryDatabase} == {type(database) for database in databases}
+        assert all(isinstance(database, AsyncDatabase) for database in databases)
+        assert databases[3].read_preference == ReadPreference.SECONDARY
+
+    async def test_collections_are_ours(self, client):
+        """No way to a collection leads to a plain one."""
+        db, options = client.aioretry_tests, CodecOptions(tz_aware=True)
+        await db.drop_collection("created_by_asyncio")
+        collections = [
+            db.things,
+            db["things"],
+            db.get_collection("things"),
+            db.get_collection("things", codec_options=options),
+            db.things.with_options(codec_options=options),
+            db.things.sub,
+            db.things["sub"],
+            db.things.coalesced(),
+            db.things.coalesced().with_options(codec_options=options),
+            db.things.find().collection,
+            await db.create_collection("created_by_asyncio", codec_options=options),
+        ]
+        assert {AsyncRetryCollection} == {type(collection) for collection in collections}
+        assert all(isinstance(collection, AsyncCollection) for collection in collections)
+        assert "aioretry_tests.things.sub" == db.things.sub.full_name
+        assert all(collections[index].codec_options == options for index in (3, 4, 8, 10))
+        await db.drop_collection("created_by_asyncio")
+
+    def test_private_names(self):
+        """They are no databases and no collections."""
+        client = AsyncRetryClient("mongodb://localhost")
+        for owner in (client, client.db, client.db.things):
+            with pytest.raises(AttributeError, match="_private"):
+                owner._private  # noqa: B018 - it raises
+
+    @pytest.mark.parametrize("name", WRITES)
+    async def test_coroutine_functions(self, name, client):
+        """Each write is one, with PyMongo's signature, and can be a task."""
+        ours, own = getattr(AsyncRetryCollection, name), getattr(AsyncCollection, name)
+        assert inspect.iscoroutinefunction(ours)
+        named = [
+            {each.name: each.default for each in inspect.signature(method).parameters.values()}
+            for method in (ours, own)
+        ]
+        assert named[0] == named[1]
+        things = client.aioretry_tests.asyncio_face
+        task = asyncio.create_task(getattr(things, name)(*WRITES[name]))
+        result = await task
+        assert result is None or isinstance(result, dict) or result.acknowledged
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"max_waiting_writes": 0}, ValueError),
+            ({"max_concurrent_attempts": "2"}, TypeError),
+            ({"hooks": [1]}, TypeError),
+        ],
+    )
+    def test_bad_options(self, options, error):
+        """Each is named at once."""
+        with pytest.raises(error, match=next(iter(options))):
+            AsyncRetryClient("mongodb://localhost", **options)
+
+    async def test_figures(self, client):
+        """There are connections, and no threads."""
+        await client.aioretry_tests.asyncio_face.update_one({"_id": 1}, INCREMENT, upsert=True)
+        assert 0 == thread_counts(client).threads
+        assert sum(each.used + each.idle for each in connection_counts(client).values())
+
+
+class TestWrites:
+    async def test_a_lost_reply(self, replica_set, client, stored, collection):
+        """The write is sent again and done once; one attempt more is on record."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        async with replica_set.faults.drop_reply("update"), things.operation(20.0) as operation:
+            await operation.update_one({"_id": 1}, INCREMENT)
+        assert (2, 1) == (len(operation.attempts), stored.find_one()["n"])
+
+    async def test_outcomes(self, replica_set, client, collection):
+        """An exception says what came of the write."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        async with replica_set.faults.drop_reply("update", times=2):
+            with pytest.raises(AutoReconnect) as caught:
+                await things.update_one({"_id": 1}, INCREMENT)
+        assert (Outcome.UNKNOWN, 2) == (outcome_of(caught.value), len(attempts_of(caught.value)))
+
+    async def test_inserts_that_travel_together(self, client, collection, stored):
+        """Group commit is the same."""
+        things = client[collection.database.name][collection.name].coalesced()
+        await asyncio.gather(*(things.insert_one({"_id": n}) for n in range(500)))
+        assert 500 == stored.count_documents({})
+
+    async def test_unacknowledged(self, client, collection, stored):
+        """With w: 0 the driver's own method is used, and operations are refused."""
+        database = client[collection.database.name]
+        things = database.get_collection(collection.name, write_concern=WriteConcern(w=0))
+        assert not (await things.insert_one({"_id": 1})).acknowledged
+        with pytest.raises(ConfigurationError, match="w: 0"):
+            things.operation()
+        async with asyncio.timeout(20):
+            while not stored.count_documents({}):
+                await asyncio.sleep(0.01)
+
+    @pytest.mark.parametrize("options", [{"compressors": "zlib"}, {"maxIdleTimeMS": 1}])
+    async def test_other_connections(self, options, replica_set, collection, stored):
+        """What the event loop can't use, a task does; what is too old is replaced."""
+        async with AsyncRetryClient(replica_set.uri, **options) as client:
+            things = client[collection.database.name][collection.name]
+            async with replica_set.faults.drop_reply("update"):
+                await things.update_one({"_id": 1}, INCREMENT, upsert=True)
+            await asyncio.gather(*(things.update_one({"_id": 1}, INCREMENT) for _ in range(30)))
+        assert 31 == stored.find_one()["n"]
+
+    async def test_while_commands_are_logged(self, replica_set, client, collection, stored, caplog):
+        """PyMongo's log sees each of them."""
+        things = client[collection.database.name][collection.name]
+        with caplog.at_level(logging.DEBUG, "pymongo.command"):
+            async with replica_set.faults.drop_reply("update"):
+                await things.update_one({"_id": 1}, INCREMENT, upsert=True)
+        started = [r for r in caplog.messages if '"Command started"' in r and '"update"' in r]
+        assert (2, 1) == (len(started), stored.find_one()["n"])
+
+
+class TestBoundSessions:
+    async def test_writes_see_it(self, replica_set, commands, collection):
+        """A write in the block goes over the session, and advances its times."""
+        async with AsyncRetryClient(replica_set.uri, event_listeners=[commands]) as client:
+            things = client[collection.database.name][collection.name]
+            async with client.start_session() as session, session.bind(end_session=False):
+                await things.insert_one({"_id": 1})
+                await things.coalesced().insert_one({"_id": 2})
+                assert session.operation_time is not None
+                lsid = session.session_id
+        assert [lsid] * 2 == [command["lsid"] for command in commands.sent]
+
+    async def test_transactions(self, client, collection, stored):
+        """Writes in the block are part of the session's transaction."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        async with client.start_session() as session, session.bind(end_session=False):
+            await session.start_transaction()
+            await things.update_one({"_id": 1}, INCREMENT)
+            await session.abort_transaction()
+        assert 0 == stored.find_one()["n"]
+
+    async def test_of_another_client(self, replica_set, client, collection):
+        """It is refused as PyMongo refuses it."""
+        things = client[collection.database.name][collection.name]
+        async with AsyncRetryClient(replica_set.uri) as other:
+            async with other.start_session() as session, session.bind(end_session=False):
+                with pytest.raises(InvalidOperation, match="bound session"):
+                    await things.insert_one({})
+
+
+class TestTransactions:
+    async def test_run_transaction(self, client, collection, stored):
+        """Each run has a session of its own."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        seen = []
+
+        async def work(session):
+            seen.append(session)
+            await things.update_one({"_id": 1}, INCREMENT, session=session)
+            if len(seen) == 1:
+                error = OperationFailure("again", 251)
+                error._add_error_label("TransientTransactionError")
+                raise error
+
+        await run_transaction(client, work)
+        first, second = seen
+        assert first is not second
+        assert 1 == stored.find_one()["n"]
+
+    async def test_under_a_deadline(self, replica_set, client, collection, stored):
+        """A commit whose reply is lost is repeated."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        async with client.start_session() as session, deadline(20.0):
+            async with await session.start_transaction():
+                await things.update_one({"_id": 1}, INCREMENT, session=session)
+                fault = replica_set.faults.drop_reply("commitTransaction", times=2)
+                async with fault:
+                    await session.commit_transaction()
+        assert 1 == stored.find_one()["n"]
+
+
+class TestLife:
+    async def test_nothing_is_left(self, replica_set, collection):
+        """A client that was closed leaves no task, no connection and no warning."""
+        before = asyncio.all_tasks()
+        async with AsyncRetryClient(replica_set.uri) as client:
+            things = client[collection.database.name][collection.name]
+            await asyncio.gather(*(things.insert_one({}) for _ in range(50)))
+        assert before == asyncio.all_tasks()
+        with pytest.raises(InvalidOperation, match="AsyncRetryClient after close"):
+            await things.insert_one({})
+
+    async def test_another_loop(self, client, collection):
+        """It is bound to the event loop that it was first used on."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({})
+
+        def elsewhere():
+            with pytest.raises(InvalidOperation, match="another event loop"):
+                asyncio.run(things.insert_one({}))
+
+        await asyncio.to_thread(elsewhere)
+
+    async def test_beside_motors(self, client, replica_set, collection, stored):
+        """Both kinds of client live in one process."""
+        await asyncio.gather(
+            client[collection.database.name][collection.name].insert_one({"_id": 1}),
+            collection.database.client[collection.database.name][collection.name].insert_one(
+                {"_id": 2}
+            ),
+        )
+        assert 2 == stored.count_documents({})
+
+    async def test_a_killed_primary(self, three_members, client_of_three):
+        """Writes under a deadline go on after an election, without an error."""
+        things = client_of_three.aioretry_tests.asyncio_killed
+        await things.delete_many({})
+        await things.insert_one({"_id": 1, "n": 0})
+        is_over, done = False, 0
+
+        async def write_on():
+            nonlocal done
+            while not is_over:
+                async with deadline(60.0):
+                    await things.update_one({"_id": 1}, INCREMENT)
+                done += 1
+
+        async with asyncio.timeout(90), asyncio.TaskGroup() as group:
+            for _ in range(10):
+                group.create_task(write_on())
+            old = await three_members.primary()
+            await three_members.kill(old)
+            await three_members.wait_for_primary(other_than=old)
+            goal = done + 20
+            while done < goal:
+                await asyncio.sleep(0.01)
+            is_over = True
+        assert done == (await things.find_one())["n"]
+        await three_members.heal()
+
+
+@pytest.fixture
+async def client_of_three(three_members):
+    """A client of three members."""
+    options = {"w": "majority", "readConcernLevel": "majority"}
+    async with AsyncRetryClient(three_members.uri, **options) as client:
+        yield client
+
+
+WITHOUT_MOTOR = """
+import importlib.abc, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "motor":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+import aioretry, aioretry.pymongo
+from aioretry.pymongo import AsyncRetryClient
+assert not [name for name in sys.modules if name.partition(".")[0] == "motor"]
+for name in ("RetryClient", "RetryMotorCollection", "RetryMotorDatabase"):
+    try:
+        getattr(aioretry, name)
+    except ImportError as exc:
+        assert "pip install motor" in str(exc), exc
+    else:
+        raise AssertionError(name)
+try:
+    aioretry.nothing
+except AttributeError as exc:
+    print(exc)
+"""
+
+
+def test_without_motor(run_script):
+    """It is imported where Motor is not installed; what needs Motor says how to get it."""
+    assert "module 'aioretry' has no attribute 'nothing'\n" == run_script(WITHOUT_MOTOR)
+
+
+def test_motors_names_are_the_public_ones():
+    """They are imported with the first use, and stay."""
+    import aioretry
+
+    assert aioretry.RetryClient is RetryClient
+    assert "RetryClient" in vars(aioretry)

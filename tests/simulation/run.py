@@ -347,6 +347,12 @@ class Run:
             return 0.0
         return self.loop.time() - max(self.troubled_at, self.set.elected_at)
 
+    def _somebody_is_there(self) -> bool:
+        """Tell whether there is a primary, and a router that is awake if there are some."""
+        servers, has_routers = self.driver.servers, self.plan.routers is not None
+        is_reached = not has_routers or any(one.is_up and not one.is_frozen for one in servers)
+        return is_reached and self.set.primary is not None
+
     # Operations.
 
     async def _operate(self, operation: Operation) -> None:
@@ -441,7 +447,7 @@ class Run:
         if not is_limited or operation.cancelled is not None or operation.kind in _PATIENT:
             return
         if isinstance(error, DeadlineExceeded):
-            is_well = self.set.primary is not None and self._well_for() > 30
+            is_well = self._somebody_is_there() and self._well_for() > 30
             if is_well and network.breaks < 0.7 and not network.hangs:
                 self._complain(operation, "was not served, although all is well")
         elif isinstance(error, ConnectionFailure) and told.took < SELECTION_TIMEOUT - 0.1:

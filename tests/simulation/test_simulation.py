@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from aioretry._retry.attempt import PendingAttempt
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import CommandNumber
 from aioretry._retry.verdict import RetryState
@@ -158,6 +159,19 @@ class TestMistakes:
             plan = replace(plan_of_long_sleep("update", count=12), at_once=2, routers=routers)
             assert [] == Run(plan).verdict().wrong
 
+    def test_a_router_that_is_never_lost(self, monkeypatch):
+        """What was sent to it while it slept waits there, although the other one is well."""
+        monkeypatch.setattr(PendingAttempt, "lose_server", lambda _: None)
+        wrong = Run(plan_of_sleeping_routers(0)).verdict().wrong
+        assert any("was not served" in line for line in wrong)
+
+    def test_nothing_is_wrong_with_sleeping_routers(self):
+        """One that is well is enough; while both of them sleep for minutes, nobody is served."""
+        assert [] == Run(plan_of_sleeping_routers(0)).verdict().wrong
+        verdict = Run(plan_of_sleeping_routers(0, 1)).verdict()
+        assert [] == verdict.wrong
+        assert any("DeadlineExceeded" in line for line in verdict.trace)
+
     def test_nothing_is_wrong_with_these(self):
         """Without the mistakes."""
         for kind in ("update", "insert_many"):
@@ -205,6 +219,15 @@ def plan_of_long_sleep(kind, *, count=5):
             Fault(1.187, "freeze", None, 2400.0),  # the first answers are lost by then
             *(Fault(1.2, "cut_off", member, 2300.0) for member in range(3)),
         ),
+        routers=0.0,
+    )
+
+
+def plan_of_sleeping_routers(*asleep):
+    """Inserts that travel together through two routers, some of which fall asleep."""
+    return replace(
+        plan_of("coalesced", Network(opening=0.0)),
+        faults=tuple(Fault(1.0, "freeze_router", number, 2400.0) for number in asleep),
         routers=0.0,
     )
 

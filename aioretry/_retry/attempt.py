@@ -219,7 +219,7 @@ class PendingAttempt:
         """
         if self._receiver is not None:
             record = self._note(sent=not self._token.revoke(), error=reason)
-            self._fall_silent(is_told=self._token.is_sending)
+            self._fall_silent()
             if self._call is None or self._leaves_thread():
                 self._cancel_timer()
                 self._places.remove(self)
@@ -262,6 +262,8 @@ class PendingAttempt:
                 self._places.wait_again(self)
                 return
             result = NoServer()
+        if isinstance(result, Replied | Failed) and self._receiver is not None:
+            self._note_server()  # what a reply says depends on who gives it
         if isinstance(result, Replied):
             error = self._error_in(result.reply)
             if error is not None:
@@ -287,7 +289,7 @@ class PendingAttempt:
             return
         if record is not None:
             self._execution.attempts.append(record)
-        self._fall_silent(is_told=isinstance(result, Replied | Failed) or self._token.is_sending)
+        self._fall_silent()
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -308,10 +310,14 @@ class PendingAttempt:
         """Let others try who found no room."""
         self._places.pump()
 
-    def _fall_silent(self, *, is_told: bool) -> None:
+    def _fall_silent(self) -> None:
         self._receiver = None
         self._execution.pending = None
-        if is_told and self._call is not None:
+        if self._token.is_sending:
+            self._note_server()
+
+    def _note_server(self) -> None:
+        if self._call is not None:
             self._execution.server = self._call.server
             self._execution.has_transaction_id = self._call.has_transaction_id
 

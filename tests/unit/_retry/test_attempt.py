@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from bson.codec_options import CodecOptions
@@ -291,6 +292,21 @@ class TestEnd:
         assert (True, None) == (record.sent, record.reply)
         assert [(record.error, "x"), (record.error, "y")] == stage.labels
         assert Failed(record.error, sent=True) == stage.log[-2]
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_whose_answer_it_is(self, stage, is_late):
+        """Whoever reads an answer knows which server gave it, and not the one before."""
+        execution = stage.execution()
+        stage.start(execution).land(Failed(BREAK, sent=True))
+        asked_first, stage.server = stage.server, replace(stage.server, max_wire_version=9)
+        seen = []
+        execution.command.error_in = lambda _: seen.append(execution.server)
+        attempt = stage.start(execution)
+        assert asked_first is execution.server
+        if is_late:
+            attempt.disown(REASON)
+        attempt.land(APPLIED)
+        assert [stage.server] == seen
 
 
 class TestDeadline:

@@ -136,12 +136,13 @@ class Driver:
         self.session = Session()
         self.flying = []
         self.commands = 0
+        self.kind = ServerKind.PRIMARY
         self.wire_version = 17
         self.renew()
 
     def renew(self):
         """Hear from the server again."""
-        kind, version = ServerKind.PRIMARY, self.wire_version
+        kind, version = self.kind, self.wire_version
         self.server = ServerView(
             ADDRESS, kind, version, True, None, 0.0, LIMITS, lambda: 0, object()
         )
@@ -573,6 +574,22 @@ class TestEnds:
         for error in first, third:
             assert (OperationFailure, UNKNOWN) == (type(error), outcome_of(error))
             assert "acknowledged 1 of 3" in str(error)
+
+    async def test_a_router_that_may_have_sent_it_twice(self, driver, make):
+        """Already its first answer may name others before 5.0, so that each is asked for."""
+        driver.kind, driver.wire_version = ServerKind.MONGOS, 9
+        driver.renew()
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        denied = {"n": 0, "writeErrors": [{**DUPLICATE, "index": 0}]}
+        (await launched(driver)).prepare().reply(**denied | {"n": 1})
+        await asyncio.sleep(0.01)
+        assert ([False] * 2, 3) == ([each.done() for each in inserts], len(driver.flying))
+        for asked, reply in zip(driver.flying[1:], ({}, denied), strict=True):
+            asked.prepare().reply(**reply)
+        first, second = await all_of(inserts)
+        assert 0 == first.inserted_id
+        assert (DuplicateKeyError, NOT_APPLIED) == (type(second), outcome_of(second))
 
     @pytest.mark.parametrize("is_asked_in_vain", [False, True], ids=["answered", "in vain"])
     async def test_one_was_resolved_before_all_were_executed(self, driver, make, is_asked_in_vain):

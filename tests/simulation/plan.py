@@ -59,7 +59,7 @@ class Operation:
     """Which of its statements is refused, if it has several; None if all are good.
 
     Of a contested document it says that one is inserted, and not deleted; of an insert that travels
-    with others, 1 says that nobody can encode it.
+    with others, 0 says that there is such a document already, and 1 that nobody can encode it.
     """
 
 

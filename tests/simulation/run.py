@@ -461,7 +461,8 @@ class Run:
         for has_deadline in (False, True):
             places = []
             for document in body.get("documents", ()):
-                place, is_limited = self.called.get(document["_id"], (-1, has_deadline))
+                tag = document.get("by", document["_id"])
+                place, is_limited = self.called.get(tag, (-1, has_deadline))
                 if place >= 0 and is_limited == has_deadline:
                     places.append(place)
             if places != sorted(places):
@@ -494,7 +495,8 @@ class Run:
                 raise PyMongoError("nobody can encode it")
             case "coalesced":
                 self.called[tag] = len(self.called), operation.deadline is not None
-                await self.view.insert_one({"_id": tag})
+                refused = {"_id": "hot", "by": tag}
+                await self.view.insert_one({"_id": tag} if operation.refused != 0 else refused)
             case "update":
                 await things.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
             case "user_session":

@@ -78,8 +78,8 @@ class SharedInsert:
         watch = SharedWatch(self._watches) if coordinator.watchers else None
         self._execution = coordinator.execution(self._command(), lease, self.deadline, watch)
         self._execution.is_shared = True
-        self._shares = Shares(coordinator, self._execution, self._answers)
         self.write: Write[Mapping[str, Any]] = Write(coordinator, lease, self.deadline, watch)
+        self._shares = Shares(coordinator, self._execution, self._answers, self.write.done)
 
     def begin(self) -> None:
         """Send it."""

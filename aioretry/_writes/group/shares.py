@@ -1,6 +1,6 @@
 """What came of a command for each of the inserts that travelled in it."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ class Shares:
         coordinator: Executes the command.
         execution: The command.
         answers: Replies that were taken for errors, so that the command may be sent again.
+        is_over: Tells whether it is sent no more.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class Shares:
         coordinator: Coordinator,
         execution: Execution,
         answers: Mapping[BaseException, Mapping[str, Any]],
+        is_over: Callable[[], bool],
     ) -> None:
         self._coordinator = coordinator
         self._execution = execution
         self._answers = answers
+        self._is_over = is_over
         self._read: Mapping[str, Any] | None = None
         self._denials: dict[int, Mapping[str, Any]] = {}
         self._known: tuple[Mapping[str, Any] | None, int] | None = None
@@ -112,6 +115,25 @@ class Shares:
         """Return the attempts that were answered without a word of an insert."""
         attempts = self._execution.attempts
         return [self._as_alone(one, index) for one in attempts if self._is_silent(one, index)]
+
+    @property
+    def tried(self) -> int:
+        """How many attempts of the command have ended."""
+        return len(self._execution.attempts)
+
+    def may_write_after(self, tried: int, index: int) -> bool:
+        """Tell whether an insert that is asked for alone may come with the others all the same.
+
+        Args:
+            tried: How many attempts of the command had ended when it was asked for.
+            index: Which insert.
+        """
+        if self._execution.command.statement_count == 1:
+            return False  # there are no others
+        later = (self._as_alone(attempt, index) for attempt in self._execution.attempts[tried:])
+        return not self._is_over() or any(
+            self._outcome_of([attempt]) is not Outcome.NOT_APPLIED for attempt in later
+        )
 
     def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
         """Return what it takes to find out how an insert ended."""
@@ -279,6 +301,7 @@ class _PartDoubt(CommandDoubt[InsertOneResult]):
     ) -> None:
         super().__init__(coordinator, execution)
         self._shares = shares
+        self._tried = shares.tried
         self._index = index
         self._inserted_id = inserted_id
 
@@ -288,10 +311,13 @@ class _PartDoubt(CommandDoubt[InsertOneResult]):
 
     def explain(self, exc: BaseException) -> None:
         """Say on an exception how the insert ended after all."""
-        alone = Shares(self.coordinator, self.execution, {})
+        alone = Shares(self.coordinator, self.execution, {}, lambda: True)
         alone.explain(exc, 0, self._inserted_id)
+        if outcome_of(exc) is not Outcome.NOT_APPLIED:
+            return
         tried, left_out = self.execution.attempts, self._shares.left_out(self._index)
-        if left_out and outcome_of(exc) is Outcome.NOT_APPLIED and not any(map(_refuses, tried)):
+        is_left_out = bool(left_out) and not any(map(_refuses, tried))
+        if is_left_out or self._shares.may_write_after(self._tried, self._index):
             doubt = self._shares.doubt(self._index, self._inserted_id)
             attach(exc, Outcome.UNKNOWN, [*left_out, *tried], doubt=doubt)
 

@@ -207,6 +207,12 @@ async def launched(driver, count=1):
     return driver.flying[count - 1]
 
 
+async def both(driver):
+    """The attempts after the first one, once there are two."""
+    await launched(driver, 3)
+    return driver.flying[1:]
+
+
 async def all_of(inserts):
     """What each ends with."""
     ended = []
@@ -815,6 +821,36 @@ class TestAskedInTheAir:
         assert [UNKNOWN] * 2 == [outcome_of(error), outcome_of(gone)]
         assert [True, True] == [attempt.sent for attempt in attempts_of(error)]
         flying.reply()
+
+    @pytest.mark.parametrize("sends_again", [False, True])
+    async def test_the_command_is_sent_again(self, sends_again, driver, make):
+        """Who hears that nothing was written knows nothing of what the others still wait for."""
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(2)]
+        error = OperationFailure("shutting down", 91)
+        for label in ("RetryableWriteError", "NoWritesPerformed"):
+            error._add_error_label(label)
+        flying = (await launched(driver)).prepare()
+        driver.lose()
+        flying._land(Failed(error, sent=True))
+        inserts[1].cancel()
+        (gone,) = await all_of(inserts[1:])
+        resolving = asyncio.create_task(resolve(gone, 0.02))
+        await asyncio.sleep(0.01)
+        if sends_again:
+            driver.renew()
+            again = next(each for each in await both(driver) if len(each.ids) == 2).prepare()
+            inserts[0].cancel()
+        (error,) = await all_of([resolving])
+        assert isinstance(error, DeadlineExceeded)
+        assert UNKNOWN is outcome_of(error)
+        if not sends_again:
+            driver.renew()
+            again = (await launched(driver, 2)).prepare()
+        again.reply()
+        await all_of(inserts[:1])
+        count = len(driver.flying)
+        assert (1, count) == ((await resolve(error)).inserted_id, len(driver.flying))
 
     async def test_after_the_answer(self, driver, make):
         """It is kept: nothing is sent, and nobody is told that there is nothing to resolve."""

@@ -39,7 +39,7 @@ def shares(*attempts):
     command.statement_count = 3
     execution = Execution(command, NO_LEASE, None, Numbering.REQUIRED, attempts=list(attempts))
     execution.server = SERVER
-    return Shares(Coordinator(), execution, {})
+    return Shares(Coordinator(), execution, {}, lambda: True)
 
 
 def answered(reply):

@@ -464,7 +464,15 @@ class BeginsOperations:
             TypeError: ``timeout`` is not a number.
             ValueError: ``timeout`` is negative or NaN.
             ConfigurationError: The collection's write concern is ``w: 0``.
+            InvalidOperation: A session that ``session.bind()`` has made the one of this block is in
+                a transaction, of which an operation's writes are no part.
         """
+        bound = self._session_of_call(None)
+        if bound is not None and bound.in_transaction:
+            raise InvalidOperation(
+                "an operation has a session of its own, and the transaction of the session that is "
+                "bound here would not have its writes; begin it outside of the block"
+            )
         if not self.write_concern.acknowledged:
             raise ConfigurationError(
                 "operation() needs an acknowledged write concern; this collection has w: 0"

@@ -40,6 +40,7 @@ class Lookout:
         self._loop = loop
         self._due: dict[Onlooker, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
         self._context = contextvars.Context()  # nobody's
 
     def add(self, onlooker: Onlooker, after: float) -> None:
@@ -52,9 +53,10 @@ class Lookout:
             return
         due = min(self._due.values())
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._timer_due <= due:
                 return
             self._timer.cancel()
+        self._timer_due = due  # a timer of uvloop's that is due at once can't say
         self._timer = self._loop.call_at(due, self._look, context=self._context)
 
     def _look(self) -> None:

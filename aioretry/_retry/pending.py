@@ -112,16 +112,17 @@ class PendingAttempts:
         lane.move_to_end(attempt, last=False)
 
     def _start(self, attempt: PendingAttempt) -> bool:
+        # First: what fails here must not be taken for the failure of a command that was sent.
+        if not self._is_watching:
+            self._watch()
         if not attempt.start():
             return False
         self._under_way[attempt] = None
-        if not self._is_watching:
-            self._watch()
         return True
 
     def _watch(self) -> None:
-        self._is_watching = True
         self._lookout.add(self, _LOOK_EVERY)
+        self._is_watching = True
 
     def _start_late(self, attempt: PendingAttempt) -> bool:
         try:

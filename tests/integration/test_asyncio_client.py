@@ -219,6 +219,19 @@ class TestBoundSessions:
             await session.abort_transaction()
         assert 0 == stored.find_one()["n"]
 
+    async def test_operations(self, client, collection, stored):
+        """They have a session of their own, and are no part of a transaction unawares."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        async with client.start_session() as session, session.bind(end_session=False):
+            async with things.operation(5.0) as operation:
+                await operation.update_one({"_id": 1}, INCREMENT)
+            await session.start_transaction()
+            with pytest.raises(InvalidOperation, match="would not have its writes"):
+                things.operation(5.0)
+            await session.abort_transaction()
+        assert 1 == stored.find_one()["n"]
+
     async def test_of_another_client(self, replica_set, client, collection):
         """It is refused as PyMongo refuses it."""
         things = client[collection.database.name][collection.name]
@@ -261,7 +274,69 @@ class TestTransactions:
         assert 1 == stored.find_one()["n"]
 
 
+class TestStrangers:
+    async def test_who_cancel_what_is_not_theirs(self, replica_set, client, collection, stored):
+        """Tasks of ours that a sweep over all tasks cancels leave nobody waiting."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        mine = asyncio.current_task()
+        async with asyncio.timeout(60), replica_set.faults.drop_reply("update"):
+            writes = [
+                asyncio.create_task(things.update_one({"_id": 1}, INCREMENT)) for _ in range(8)
+            ]
+            for _ in range(5):  # connections are opened, servers asked
+                for task in client._driver._calls.tasks:
+                    task.cancel()
+                await asyncio.sleep(0)
+            ended = await asyncio.gather(*writes, return_exceptions=True)
+            assert mine is asyncio.current_task()
+            done = sum(not isinstance(each, BaseException) for each in ended)
+            for _ in range(10):
+                await things.update_one({"_id": 1}, INCREMENT)
+        unclear = sum(
+            isinstance(each, BaseException) and outcome_of(each) is not Outcome.NOT_APPLIED
+            for each in ended
+        )
+        assert 0 <= stored.find_one()["n"] - done - 10 <= unclear
+        assert not client._driver._dispatch._opening
+
+    async def test_a_check_up_that_is_cancelled(self, replica_set, client, collection, stored):
+        """Then PyMongo takes the server for lost, and the write goes on."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1, "n": 0})
+        async with asyncio.timeout(60), deadline(60):
+            async with replica_set.faults.drop_reply("update"):
+                write = asyncio.create_task(things.update_one({"_id": 1}, INCREMENT))
+                while not client._driver._dispatch._checkups.cases:
+                    await asyncio.sleep(0)
+                while client._driver._dispatch._checkups.cases:
+                    for task in client._driver._calls.tasks:
+                        task.cancel()
+                    await asyncio.sleep(0)
+                await write
+        assert 1 == stored.find_one()["n"]
+
+
 class TestLife:
+    async def test_a_connection_that_is_being_opened(self, replica_set):
+        """Closing does not wait for a server that does not answer."""
+        async with asyncio.timeout(25):
+            async with AsyncRetryClient(replica_set.uri) as client:
+                await client.aioretry_tests.asyncio_face.find_one()
+                server = client._topology._servers[next(iter(client.nodes))]
+                await server.pool.reset_without_pause()
+                fault = replica_set.faults.hang("hello", "isMaster", "ismaster", must_fire=False)
+                async with fault:
+                    write = asyncio.create_task(
+                        client.aioretry_tests.asyncio_face.update_one({"_id": 1}, INCREMENT)
+                    )
+                    while not client._driver._dispatch:
+                        await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    write.cancel()
+                    await asyncio.wait([write])
+                    await client.close()
+
     async def test_nothing_is_left(self, replica_set, collection):
         """A client that was closed leaves no task, no connection and no warning."""
         before = asyncio.all_tasks()

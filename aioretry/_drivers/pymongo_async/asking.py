@@ -25,10 +25,10 @@ class TaskAsker:
     def ask(self, view: ServerView, tell: Callable[[bool], None]) -> None:
         """Ask, and tell in a later turn of the event loop."""
 
-        async def ask() -> None:
-            tell(await is_well(self._calls, view))
+        def end(task: asyncio.Task[bool]) -> None:
+            tell(not task.cancelled() and task.exception() is None and task.result())
 
-        self._calls.start(ask())
+        self._calls.start(is_well(self._calls, view)).add_done_callback(end)
 
 
 async def is_well(calls: AsyncioCalls, view: ServerView) -> bool:

@@ -16,6 +16,8 @@ from aioretry._drivers.pymongo_async.ending import TaskSessionEnding
 from aioretry._drivers.pymongo_async.prober import TaskProber
 from aioretry._drivers.pymongo_async.room import AsyncioRoom
 
+_PATIENCE = 2.5  # more than what was sent has for its answer
+
 
 class AsyncioDriver(EngineDriver):
     """The driver's port over PyMongo's asynchronous client.
@@ -58,7 +60,9 @@ class AsyncioDriver(EngineDriver):
         """Wait for what is under way to end; it does not take long after the client is closed."""
         current = asyncio.current_task()
         while tasks := [task for task in self._calls.tasks if task is not current]:
-            await asyncio.wait(tasks)
+            _, late = await asyncio.wait(tasks, timeout=_PATIENCE)
+            for task in late:  # PyMongo limits no handshake that a server does not answer
+                task.cancel()
 
     def _room(self, loop: asyncio.AbstractEventLoop) -> AsyncioRoom:
         return AsyncioRoom(self._calls, self._steps, loop)

@@ -35,6 +35,7 @@ class TaskJob:
         self._task = asyncio.Task(self._run(), loop=entry.loop, context=context)
         calls.tasks.add(self._task)
         self._task.add_done_callback(calls.tasks.discard)
+        self._task.add_done_callback(self._ended)
 
     @property
     def is_over(self) -> bool:
@@ -45,6 +46,10 @@ class TaskJob:
         """Give up what it waits for."""
         self._is_abandoned = True
         self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() and not self._is_abandoned:  # by a stranger, before it had begun
+            self._entry.context.run(self._entry.land, NoServer())
 
     async def _run(self) -> None:
         """Do it, and tell."""

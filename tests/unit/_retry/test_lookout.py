@@ -139,3 +139,16 @@ async def test_in_nobodys_context(lookout):
     lookout.add(onlooker, 0.0)
     await onlooker.done.wait()
     assert [None, None] == seen
+
+
+async def test_a_loop_whose_timers_cannot_say_when(driver, monkeypatch):
+    """What uvloop returns of a time that is over is no timer; nobody fails because of that."""
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(
+        loop, "call_at", lambda _, call, context: loop.call_soon(call, context=context)
+    )
+    lookout, first, second = Lookout(driver, loop), Onlooker(0.0, 2), Onlooker(0.0, 2)
+    lookout.add(first, 0.0)
+    lookout.add(second, 0.0)
+    await first.done.wait()
+    await second.done.wait()

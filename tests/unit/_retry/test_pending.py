@@ -521,6 +521,22 @@ class TestCancelled:
         assert ([], []) == (sky.driver.abandoned, sky.loop.timers)
 
 
+def test_what_fails_before_it_is_sent(monkeypatch):
+    """Who can't be looked after is not sent: its error says that nothing was."""
+    sky = Sky(server(A))
+
+    def fail(*_):
+        raise AttributeError("a loop of another kind")
+
+    monkeypatch.setattr(Lookout, "add", fail)
+    with pytest.raises(AttributeError):
+        sky.begin()
+    assert [] == sky.driver.calls
+    monkeypatch.undo()
+    sky.launch()
+    assert 1 == len(sky.loop.timers)  # and the next one is looked after
+
+
 class TestClosing:
     def test_ends_what_is_not_sent_now_and_the_rest_after_a_while(self):
         """The one is not applied, the other may be; each is told of the closing."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from pymongo.results import (
     BulkWriteResult,
@@ -133,7 +133,21 @@ class WritingCollection:
         return write.begin(arguments, target)
 
 
-class WriteMethods(WritingCollection, Generic[DocumentT, SessionT, FoundT]):
+if TYPE_CHECKING:
+
+    class _Typed(Generic[DocumentT, SessionT, FoundT]):
+        """What a collection is generic in."""
+
+else:
+
+    class _Typed:
+        """Motor's classes are generic for type checkers alone; so is what comes before them."""
+
+        def __class_getitem__(cls, _: object) -> type:
+            return cls
+
+
+class WriteMethods(WritingCollection, _Typed[DocumentT, SessionT, FoundT]):
     """The writes: each returns a running future."""
 
     def insert_one(

@@ -21,12 +21,14 @@ from aioretry import (
     run_transaction,
     thread_counts,
 )
+from aioretry._drivers.pymongo_async import jobs
 from aioretry.pymongo import (
     AsyncRetryClient,
     AsyncRetryClientSession,
     AsyncRetryCollection,
     AsyncRetryDatabase,
 )
+from aioretry.testing import ReplicaSet
 
 WRITES = {
     "insert_one": ({"x": 1},),
@@ -177,10 +179,21 @@ class TestWrites:
             while not stored.count_documents({}):
                 await asyncio.sleep(0.01)
 
-    @pytest.mark.parametrize("options", [{"compressors": "zlib"}, {"maxIdleTimeMS": 1}])
-    async def test_other_connections(self, options, replica_set, collection, stored):
-        """What the event loop can't use, a task does; what is too old is replaced."""
-        async with AsyncRetryClient(replica_set.uri, **options) as client:
+    async def test_compressed_connections(self, server_version):
+        """What the event loop can't use, a task does."""
+        async with (
+            ReplicaSet(members=1, version=server_version) as servers,  # a proxy takes none
+            AsyncRetryClient(servers.uri, compressors="zlib") as client,
+        ):
+            things = client.aioretry_tests.compressed
+            await things.insert_one({"_id": 1, "n": 0})
+            await asyncio.gather(*(things.update_one({"_id": 1}, INCREMENT) for _ in range(30)))
+            assert client._driver._dispatch._connections.are_unusable
+            assert 30 == (await things.find_one())["n"]
+
+    async def test_old_connections(self, replica_set, collection, stored):
+        """What has been idle for too long is replaced."""
+        async with AsyncRetryClient(replica_set.uri, maxIdleTimeMS=1) as client:
             things = client[collection.database.name][collection.name]
             async with replica_set.faults.drop_reply("update"):
                 await things.update_one({"_id": 1}, INCREMENT, upsert=True)
@@ -315,6 +328,27 @@ class TestStrangers:
                     await asyncio.sleep(0)
                 await write
         assert 1 == stored.find_one()["n"]
+
+    async def test_after_the_sending(self, replica_set, collection, stored, monkeypatch, commands):
+        """A command that was sent and cannot be repeated is in doubt, and not sent again."""
+        asked = asyncio.Event()
+
+        async def ask(*_):
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(jobs, "is_well", ask)
+        await collection.insert_one({"_id": 1, "n": 0})
+        async with AsyncRetryClient(replica_set.uri, event_listeners=[commands]) as client:
+            things = client[collection.database.name][collection.name]
+            async with asyncio.timeout(60), replica_set.faults.drop_reply("update"):
+                write = asyncio.create_task(things.update_many({"_id": 1}, INCREMENT))
+                await asked.wait()
+                for task in client._driver._calls.tasks:
+                    task.cancel()
+                (error,) = await asyncio.gather(write, return_exceptions=True)
+        assert Outcome.UNKNOWN is outcome_of(error)
+        assert 1 == stored.find_one({"_id": 1})["n"]
 
 
 class TestLife:

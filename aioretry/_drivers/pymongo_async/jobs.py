@@ -48,8 +48,13 @@ class TaskJob:
         self._task.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and not self._is_abandoned:  # by a stranger, before it had begun
-            self._entry.context.run(self._entry.land, NoServer())
+        if not task.cancelled() or self._is_abandoned:
+            return
+        # By a stranger, before it had begun, or while the server was asked after a break.
+        result: AttemptResult = NoServer()
+        if self._call.token.is_sending:
+            result = self._steps.failed(self._call, asyncio.CancelledError())
+        self._entry.context.run(self._entry.land, result)
 
     async def _run(self) -> None:
         """Do it, and tell."""

@@ -43,7 +43,8 @@ INSIDE = {
     "_drivers": [
         {"transaction_runs"},
         {"port"},
-        {"threads", "engine.calls", "engine.messages", "engine.options", "engine.transactions"},
+        {"threads", "engine.calls", "engine.messages", "engine.options", "engine.private_names"},
+        {"engine.transactions"},
         {"engine.connection", "engine.ending", "engine.idle", "engine.views"},
         {"engine.aborting", "engine.checkup", "engine.connections", "engine.sessions"},
         {"engine.steps"},

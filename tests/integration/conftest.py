@@ -15,7 +15,9 @@ from tests.lengths import FULL
 FOR_BOTH = {
     "test_breaks",
     "test_cancelling",
+    "test_connection_options",
     "test_deposed",
+    "test_private_names",
     "test_retries",
     "test_sessions",
     "test_tls",

@@ -28,7 +28,6 @@ from aioretry.pymongo import (
     AsyncRetryCollection,
     AsyncRetryDatabase,
 )
-from aioretry.testing import ReplicaSet
 
 WRITES = {
     "insert_one": ({"x": 1},),
@@ -178,18 +177,6 @@ class TestWrites:
         async with asyncio.timeout(20):
             while not stored.count_documents({}):
                 await asyncio.sleep(0.01)
-
-    async def test_compressed_connections(self, server_version):
-        """What the event loop can't use, a task does."""
-        async with (
-            ReplicaSet(members=1, version=server_version) as servers,  # a proxy takes none
-            AsyncRetryClient(servers.uri, compressors="zlib") as client,
-        ):
-            things = client.aioretry_tests.compressed
-            await things.insert_one({"_id": 1, "n": 0})
-            await asyncio.gather(*(things.update_one({"_id": 1}, INCREMENT) for _ in range(30)))
-            assert client._driver._dispatch._connections.are_unusable
-            assert 30 == (await things.find_one())["n"]
 
     async def test_old_connections(self, replica_set, collection, stored):
         """What has been idle for too long is replaced."""

@@ -101,14 +101,6 @@ class TestWhoMakesIt:
             logger.setLevel(logging.NOTSET)
         assert await is_made_by_the_loop(collection)
 
-    async def test_a_thread_compresses(self, replica_set, collection):
-        """A compressed connection, which the proxies don't let through, is a thread's."""
-        members = ",".join(member.direct_address for member in replica_set.members)
-        async with RetryClient(f"mongodb://{members}", compressors="zlib") as client:
-            things = of(client, collection)
-            await seed(things)
-            assert not await is_made_by_the_loop(things)
-
     @pytest.mark.motor
     async def test_a_thread_reads_iterators(self, client, collection):
         """An iterator of the user's may block."""

@@ -6,9 +6,8 @@ It costs no thread and no switch to one, which is most of what a small write cos
 import asyncio
 from typing import Any, cast
 
-from pymongo import message
+from pymongo import helpers_shared, message
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
-from pymongo.helpers_shared import _check_command_response
 
 from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, Checkups, is_break
@@ -105,7 +104,7 @@ class LoopAttempt:
             self._steps.hear(reply)
             if self._session is not None:
                 self._session.hear(reply)
-            _check_command_response(reply, connection.max_wire_version)
+            helpers_shared._check_command_response(reply, connection.max_wire_version)
             self._steps.learn_of_concern(reply, self._call.server, connection)
             if self._checkups.cases and "writeConcernError" not in reply:
                 self._checkups.hear(self._call.server, connection, self._sent)

@@ -5,8 +5,8 @@ import struct
 import weakref
 from typing import Any, Protocol
 
-from pymongo import message
-from pymongo.errors import ProtocolError, _OperationCancelled
+from pymongo import errors, message
+from pymongo.errors import ProtocolError
 
 from aioretry._drivers.engine.calls import ClientCalls
 
@@ -160,7 +160,7 @@ class LoopConnection:
             receiver.fail(failure)
 
     def _cancel(self) -> None:
-        self._fail(_OperationCancelled("operation cancelled"))
+        self._fail(errors._OperationCancelled("operation cancelled"))
 
     def _is_whole(self, data: bytes | bytearray) -> bool:
         if len(data) < _HEADER.size:

@@ -4,9 +4,10 @@ import asyncio
 import weakref
 from typing import Any
 
+from aioretry._drivers.engine import private_names
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.connection import LoopConnection
-from aioretry._drivers.engine.idle import is_known, take_idle
+from aioretry._drivers.engine.idle import take_idle
 from aioretry.deadlines import detached
 
 _KEPT_FOR = 0.002
@@ -74,7 +75,7 @@ class Connections:
         connection = take_idle(self._calls, pool)
         if connection is None:
             return None
-        self._is_known = self._is_known or is_known(pool, connection)
+        self._is_known = self._is_known or self._has_names(pool, connection)
         if not (self._is_known and self._is_plain(connection)):
             self._calls.check_in(pool, connection)
             self.are_unusable = True
@@ -90,6 +91,16 @@ class Connections:
             return taken
         taken.give_back()  # PyMongo has just lost the server
         return None
+
+    def _has_names(self, pool: Any, connection: Any) -> bool:
+        """Tell whether this PyMongo's objects have all that is used of them."""
+        return not private_names.missing(
+            (
+                (pool, private_names.OF_POOL),
+                (connection, private_names.OF_CONNECTION),
+                (self._calls.topology(), private_names.OF_TOPOLOGY),
+            )
+        )
 
     def put(self, used: LoopConnection) -> None:
         """Take one back that was used."""

@@ -7,6 +7,7 @@ from typing import Protocol
 from bson.binary import Binary
 from pymongo.errors import InvalidOperation, PyMongoError
 
+from aioretry._drivers.engine import private_names
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.dispatch import Dispatch, Room
 from aioretry._drivers.engine.ending import SessionEnding
@@ -47,6 +48,10 @@ class EngineDriver:
         most_jobs: How many attempts are made beside the event loop at once at most.
         prober: Keeps PyMongo looking for a server.
         ending: Ends the sessions that can't be used again.
+        session: A session of PyMongo's, which is looked at.
+
+    Raises:
+        ConfigurationError: This PyMongo does not have what is used of it.
     """
 
     def __init__(
@@ -56,7 +61,9 @@ class EngineDriver:
         most_jobs: int,
         prober: Prober,
         ending: SessionEnding,
+        session: object,
     ) -> None:
+        private_names.check(calls.delegate, session)
         self._calls = calls
         self._closed = f"Cannot use {name} after close"
         self._most_jobs = most_jobs
@@ -65,8 +72,12 @@ class EngineDriver:
         self._views = Views(calls)
         self._steps = Steps(calls, self._views)
         self._dispatch: Dispatch | None = None
-        # What may call the user's code, or has to encrypt, is a job's.
-        self._only_jobs = self._views.are_users or uses_more(calls.delegate)
+        # What may call the user's code, has to encrypt, or lacks a private name, is a job's.
+        self._only_jobs = bool(
+            private_names.missing(private_names.SENDING)
+            or self._views.are_users
+            or uses_more(calls.delegate)
+        )
 
     def _room(self, loop: asyncio.AbstractEventLoop) -> Room:
         """Return what the attempts of an event loop are made with."""

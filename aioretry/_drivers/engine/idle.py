@@ -6,36 +6,6 @@ from weakref import WeakSet
 
 from aioretry._drivers.engine.calls import ClientCalls
 
-# What a pool and a connection must have for that, on every PyMongo that is allowed.
-_OF_POOL = (
-    "active_contexts",
-    "active_sockets",
-    "checkin",
-    "conns",
-    "lock",
-    "max_pool_size",
-    "operation_count",
-    "pid",
-    "requests",
-    "_perished",
-)
-_OF_CONNECTION = (
-    "_raise_connection_failure",
-    "add_server_api",
-    "cancel_context",
-    "close_conn",
-    "compression_context",
-    "generation",
-    "max_bson_size",
-    "max_message_size",
-    "max_wire_version",
-    "opts",
-    "send_cluster_time",
-    "service_id",
-    "set_conn_timeout",
-    "supports_sessions",
-)
-
 
 class Doubts:
     """The connections of a client that were idle when another one to their server broke.
@@ -113,10 +83,3 @@ def take_idle(calls: ClientCalls, pool: Any) -> Any:
             return connection
         calls.check_in(pool, connection)
     return None
-
-
-def is_known(pool: Any, connection: Any) -> bool:
-    """Tell whether this PyMongo's pools and connections have all that is used of them."""
-    return all(hasattr(pool, name) for name in _OF_POOL) and all(
-        hasattr(connection, name) for name in _OF_CONNECTION
-    )

@@ -25,7 +25,11 @@ def encode_documents(
 ) -> EncodedDocuments:
     """Encode documents as PyMongo does, each with its ``_id`` first."""
     # Public encoding takes one document a call, which costs more than a small document does.
-    _, sent, _, largest = message._op_msg_uncompressed(0, {}, "_", documents, codec_options)
+    encode = getattr(message, "_op_msg_uncompressed", None)
+    if encode is None:
+        each = [bson.encode(document, codec_options=codec_options) for document in documents]
+        return EncodedDocuments(b"".join(each), len(each), max(map(len, each)))
+    _, sent, _, largest = encode(0, {}, "_", documents, codec_options)
     return EncodedDocuments(sent[_BEFORE_DOCUMENTS:], len(documents), largest)
 
 

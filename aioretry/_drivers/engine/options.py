@@ -34,8 +34,7 @@ def uses_more(delegate: Any) -> bool:
     To encrypt it or decrypt its reply, to be called by pools of connections, or to log in again in
     the middle.
     """
-    options = delegate.options
-    pool = options.pool_options
+    pool = delegate.options.pool_options
     encrypter = delegate._encrypter
     credentials = pool._credentials
     return (

@@ -34,7 +34,9 @@ class MotorDriver(EngineDriver):
         calls = BlockingCalls(delegate)
         ending = ThreadSessionEnding(calls)
         most = min(size, _MOST_THREADS)
-        super().__init__(calls, "RetryClient", most, ThreadProber(delegate), ending)
+        super().__init__(
+            calls, "RetryClient", most, ThreadProber(delegate), ending, delegate.start_session()
+        )
         self._threads = ThreadPool(most, "aioretry-attempt")
         self._aborts = ThreadAborts(delegate, ending)
 

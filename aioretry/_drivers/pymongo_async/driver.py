@@ -33,7 +33,8 @@ class AsyncioDriver(EngineDriver):
         calls = AsyncioCalls(client)
         name = type(client).__name__
         ending = TaskSessionEnding(calls)
-        super().__init__(calls, name, size, TaskProber(calls), ending)
+        session = AsyncMongoClient.start_session(client)
+        super().__init__(calls, name, size, TaskProber(calls), ending, session)
         self._aborts = TaskAborts(calls, ending)
 
     def user_session(self, session: object) -> ServerSession:

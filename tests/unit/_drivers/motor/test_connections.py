@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from aioretry._drivers.engine import connections
+from aioretry._drivers.engine.connections import Connections
 from aioretry._drivers.motor.calls import BlockingCalls
 from aioretry._drivers.motor.connections import SocketConnection, SocketConnections
 
@@ -134,7 +135,7 @@ async def test_one_that_can_not_be_watched_goes_back(ends, monkeypatch):
     own, _ = ends
     pool, connection = Pool(), Connection(own)
     monkeypatch.setattr(connections, "take_idle", lambda *_: connection)
-    monkeypatch.setattr(connections, "is_known", lambda *_: True)
+    monkeypatch.setattr(Connections, "_has_names", lambda *_: True)
     connection.compression_context = None
 
     def failing(*_):
@@ -152,7 +153,7 @@ def test_the_end_of_a_loop(monkeypatch):
     own, peer = socket.socketpair()
     pool, connection = Pool(), Connection(own)
     monkeypatch.setattr(connections, "take_idle", lambda *_: connection)
-    monkeypatch.setattr(connections, "is_known", lambda *_: True)
+    monkeypatch.setattr(Connections, "_has_names", lambda *_: True)
     connection.compression_context = None
     loop = asyncio.new_event_loop()
     all_of_them = SocketConnections(loop, CALLS)

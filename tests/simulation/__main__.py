@@ -46,7 +46,8 @@ def _replay(seed: int, *, to_shrink: bool, as_digest: bool) -> None:
         print(hashlib.sha256("\n".join(verdict.trace).encode()).hexdigest())
         return
     print(plan.network)
-    print(f"{plan.connections} connections, {plan.at_once} attempts at once")
+    face = "AsyncRetryClient" if plan.has_coroutines else "RetryClient"
+    print(f"{face}: {plan.connections} connections, {plan.at_once} attempts at once")
     print(*verdict.trace, *verdict.wrong, sep="\n")
 
 

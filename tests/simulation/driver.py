@@ -291,7 +291,7 @@ class Attempt:
         )
         driver, network, draw = self._driver, self._driver.network, self.random.random()
         operation = self._context.get(OPERATION)
-        driver.has_sent(operation, body)
+        driver.has_sent(operation, body, session.id)
         driver.note(f"op {operation} sends {command.name} {session.id!r}/{number} to {self.member}")
         latency = self.random.uniform(0.0002, 0.003)
         driver.faults += draw < network.befalls
@@ -475,6 +475,9 @@ class SimulatedDriver:
         self.wire_version = WIRE_VERSIONS[replica_set.version]
         self._servers: list[Any] = [*routers] or [*replica_set.members]
         self._kind = ServerKind.MONGOS if routers else ServerKind.PRIMARY
+        self.user_sessions: dict[Any, UserSession] = {}
+        """What stands behind each session of the user's."""
+
         self.ended: set[bytes] = set()
         """The sessions that servers were told to forget; what arrives late may begin them again."""
 
@@ -487,8 +490,8 @@ class SimulatedDriver:
         self.faults = 0
         """How many messages and connections something has happened to."""
 
-        self.has_sent: Callable[[int, Mapping[str, Any]], None] = lambda *_: None
-        """Told the operation and the command whenever one is sent."""
+        self.has_sent: Callable[[int, Mapping[str, Any], bytes], None] = lambda *_: None
+        """Told the operation, the command and its session whenever one is sent."""
 
         self.has_answered: Callable[[int], None] = lambda _: None
         """Told the operation whenever a command of it was executed well, and the answer came."""
@@ -674,11 +677,9 @@ class SimulatedDriver:
         """Lease a session."""
         return Session(self)
 
-    def user_session(self, session: object) -> Session:
+    def user_session(self, session: Any) -> Session:
         """Return a session of the user's."""
-        if not isinstance(session, UserSession):
-            raise TypeError("no session")
-        return session
+        return self.user_sessions[session]
 
     def session_of(self, session_id: Any) -> Session:
         """Return a session of a chosen id."""
@@ -704,6 +705,9 @@ class SimulatedDriver:
     def close(self) -> None:
         """Do nothing any more."""
         self._is_closed = True
+
+    async def wait_closed(self) -> None:
+        """There are no tasks."""
 
 
 def _timeout(text: str) -> NetworkTimeout:

@@ -353,6 +353,24 @@ MUTATIONS = [
         "        if False:",
     ),
     Mutation(
+        "a session that is bound is not seen",
+        "pymongo/_collection.py",
+        "        return session or bound_session(self.database.client)",
+        "        return session",
+    ),
+    Mutation(
+        "a cancelled coroutine lets its write go on",
+        "pymongo/_collection.py",
+        "        return await method(self, *args, **kwargs)",
+        "        return await __import__('asyncio').shield(method(self, *args, **kwargs))",
+    ),
+    Mutation(
+        "a client that is closed with await lets its writes go on",
+        "pymongo/_client.py",
+        "        self._write_path.close(CLOSE_TIMEOUT)\n",
+        "        pass\n",
+    ),
+    Mutation(
         "who is elected meanwhile is not waited for",
         "_retry/server_selection.py",
         "        if not news.are_in(self._driver.view()):",

@@ -97,6 +97,9 @@ class Plan:
     closed_at: float | None
     """When the client is closed, whatever is under way; None if that is at the end."""
 
+    has_coroutines: bool
+    """Whether the face is that of PyMongo's asyncio client, and not Motor's."""
+
     @classmethod
     def of(cls, seed: int, count: int = 150) -> "Plan":
         """Return the run of a seed: its own mix of loads and faults."""
@@ -142,6 +145,7 @@ class Plan:
             together=random.choice([(1000, 2**24), (1000, 2**24), (3, 2**24), (1000, 100)]),
             routers=random.choice([0.0, 0.05, 0.5]) if random.random() < 0.3 else None,
             closed_at=random.uniform(0, SECONDS) if random.random() < 0.1 else None,
+            has_coroutines=seed % 2 == 0,
         )
 
 

@@ -27,7 +27,9 @@ from aioretry import (
     partial_result_of,
     resolve,
 )
-from aioretry._drivers import motor
+from aioretry._drivers import motor, pymongo_async
+from aioretry._writes.context import CLOSE_TIMEOUT
+from aioretry.pymongo import AsyncRetryClient
 from tests.simulation.clock import Clocks, VirtualLoop
 from tests.simulation.driver import (
     NOTHING_WRITTEN,
@@ -127,6 +129,7 @@ class Run:
         self.faults = 0
         """How many messages, connections and servers something has happened to."""
 
+        self.of_session = {one.index for one in plan.operations if one.kind == "user_session"}
         self.called: dict[str, tuple[int, bool]] = {}
         """The place in the order of the calls of each insert that travels with others, and whether
         it has a deadline."""
@@ -185,14 +188,13 @@ class Run:
         self.driver.has_sent = self._has_sent
         self.driver.has_answered = self._has_answered
         self._prepare_documents()
-        with mock.patch.object(motor, "MotorDriver", return_value=self.driver):
-            self.client = RetryClient(
-                "mongodb://simulated/?w=majority", max_concurrent_attempts=plan.at_once
-            )
+        self.client = self._new_client()
         self.collection = self.client.db.things
         documents, size = plan.together
         self.view = self.collection.coalesced(max_documents=documents, max_bytes=size)
         self.shared = UserSession(self.driver)
+        self.session = self.client.start_session() if plan.has_coroutines else self.shared
+        self.driver.user_sessions[self.session] = self.shared
         tasks = [self.loop.create_task(self._operate(one)) for one in plan.operations]
         if plan.closed_at is not None:
             self.loop.call_at(plan.closed_at, self._close)
@@ -219,6 +221,17 @@ class Run:
         if others:
             self.wrong.append(f"{len(others)} tasks are left")
 
+    def _new_client(self) -> Any:
+        """Return a client of the plan's face, over the simulated driver."""
+        face: Any = RetryClient
+        room, driver = motor, "MotorDriver"
+        if self.plan.has_coroutines:
+            face, room, driver = AsyncRetryClient, pymongo_async, "AsyncioDriver"
+        with mock.patch.object(room, driver, return_value=self.driver):
+            return face(
+                "mongodb://simulated/?w=majority", max_concurrent_attempts=self.plan.at_once
+            )
+
     def _routers(self) -> list[Router]:
         breaks = self.plan.routers
         if breaks is None:
@@ -228,7 +241,9 @@ class Run:
 
     def _close(self) -> None:
         self.note("the client is closed")
-        self.client.close()
+        closing = self.client.close()
+        if closing is not None:
+            self.loop.create_task(closing)
 
     def _prepare_documents(self) -> None:
         primary = self.set.primary
@@ -246,8 +261,10 @@ class Run:
             document = {"_id": key, "many": key != "hot"}
             primary.append(collection="things", key=key, document=document, at=0.0)
 
-    def _has_sent(self, index: int, body: Mapping[str, Any]) -> None:
+    def _has_sent(self, index: int, body: Mapping[str, Any], session: bytes) -> None:
         self._judge_order(body)
+        if (session == self.shared.id) != (index in self.of_session):
+            self.wrong.append(f"operation {index}: something is sent over another session")
         self.sent += 1
         if self.sent == MOST_SENT:  # such a run would take hours
             self.wrong.append(f"{MOST_SENT} commands were sent, and there is no end")
@@ -364,7 +381,10 @@ class Run:
         try:
             async with asyncio.timeout(operation.cancelled):
                 with deadline(operation.deadline):
-                    await self._call(operation, tags)
+                    if self._style(operation) == "task":
+                        await self._call_in_task(operation, tags)
+                    else:
+                        await self._call(operation, tags)
         except Exception as exc:  # noqa: BLE001 - it is what is looked at
             told.error = exc
             told.outcomes = _outcomes(operation, told, exc)
@@ -408,6 +428,10 @@ class Run:
         limits = [one for one in (operation.deadline, operation.cancelled) if one is not None]
         if limits and told.took > min(limits) + GRACE:
             self._complain(operation, f"took {told.took:.2f} s, and may take {min(limits)} s")
+        closed_at = self.plan.closed_at
+        since = 0.0 if closed_at is None else min(self.loop.time() - closed_at, told.took)
+        if since > CLOSE_TIMEOUT + GRACE:
+            self._complain(operation, f"ended {since:.2f} s after the client was closed")
         if operation.kind == "user_session":
             return  # each waits for those before it, and each of those as long as it may
         if not limits and not self.plan.network.hangs:
@@ -491,11 +515,23 @@ class Run:
         if self.sent_for[operation.index] > most:
             self._complain(operation, f"was sent {self.sent_for[operation.index]} times")
 
+    def _style(self, operation: Operation) -> str:
+        """Return how a coroutine is awaited; Motor's face has none."""
+        styles = ("at once", "later", "task")
+        return styles[operation.index % 3 if self.plan.has_coroutines else 0]
+
+    async def _call_in_task(self, operation: Operation, tags: list[str]) -> None:
+        task = self.loop.create_task(self._call(operation, tags))
+        try:
+            await task
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+            task.result()  # it was over before whoever awaits it was told so
+
     async def _call(self, operation: Operation, tags: list[str]) -> None:
-        things, (tag, *_) = self.collection, tags
+        (tag, *_) = tags
         match operation.kind:
-            case "insert":
-                await things.insert_one({"_id": tag})
             case "contested":
                 await self._contest(operation, tag)
             case "coalesced" if operation.refused == 1:
@@ -506,34 +542,56 @@ class Run:
                 self.called[tag] = len(self.called), operation.deadline is not None
                 refused = {"_id": "hot", "by": tag}
                 await self.view.insert_one({"_id": tag} if operation.refused != 0 else refused)
-            case "update":
-                await things.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
-            case "user_session":
-                await things.update_one({"_id": "hot"}, {"$inc": {tag: 1}}, session=self.shared)
-            case "upsert":
-                await things.update_one({"_id": f"new{tag}"}, {"$inc": {tag: 1}}, upsert=True)
-            case "replace":
-                await things.replace_one({"_id": f"r{tag}"}, {"v": tag})
-            case "delete":
-                await things.delete_one({"_id": f"d{tag}"})
-            case "find_one_and_update":
-                after = await things.find_one_and_update(
-                    {"_id": "hot"}, {"$inc": {tag: 1}}, return_document=ReturnDocument.AFTER
-                )
-                if not 1 <= after[tag] <= 1 + self._done_again(operation, tag):
-                    self._complain(operation, f"returned {after[tag]}")
-            case "insert_many":
-                documents = [_document(operation, n, each) for n, each in enumerate(tags)]
-                await things.insert_many(documents, operation.ordered)
-            case "update_many":
-                await things.update_many({"many": True}, {"$inc": {tag: 1}})
-            case "bulk_write":
-                requests = [_request(operation, n, each) for n, each in enumerate(tags)]
-                await things.bulk_write(requests, operation.ordered)
+            case "user_session" if self.plan.has_coroutines and operation.ordered:
+                async with self.session.bind(end_session=False):
+                    await self.collection.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
             case "operation":
                 await self._call_operation(operation, tags)
             case "keyed":
                 await self._call_with_key(operation, tag)
+            case _:
+                write = self._write(operation, tags)
+                if self._style(operation) == "later":
+                    with contextlib.closing(write):  # the coroutine, which nobody may have awaited
+                        await asyncio.sleep(0.005)
+                        result = await write
+                else:
+                    result = await write
+                if operation.kind != "find_one_and_update":
+                    return
+                if not 1 <= result[tag] <= 1 + self._done_again(operation, tag):
+                    self._complain(operation, f"returned {result[tag]}")
+
+    def _write(self, operation: Operation, tags: list[str]) -> Any:
+        """Return a write of one call, to be awaited."""
+        things, (tag, *_) = self.collection, tags
+        match operation.kind:
+            case "insert":
+                return things.insert_one({"_id": tag})
+            case "update":
+                return things.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
+            case "user_session":
+                return things.update_one({"_id": "hot"}, {"$inc": {tag: 1}}, session=self.session)
+            case "upsert":
+                return things.update_one({"_id": f"new{tag}"}, {"$inc": {tag: 1}}, upsert=True)
+            case "replace":
+                return things.replace_one({"_id": f"r{tag}"}, {"v": tag})
+            case "delete":
+                return things.delete_one({"_id": f"d{tag}"})
+            case "find_one_and_update":
+                return things.find_one_and_update(
+                    {"_id": "hot"}, {"$inc": {tag: 1}}, return_document=ReturnDocument.AFTER
+                )
+            case "insert_many":
+                documents = [_document(operation, n, each) for n, each in enumerate(tags)]
+                return things.insert_many(documents, operation.ordered)
+            case "update_many":
+                return things.update_many({"many": True}, {"$inc": {tag: 1}})
+            case "bulk_write":
+                requests = [_request(operation, n, each) for n, each in enumerate(tags)]
+                return things.bulk_write(requests, operation.ordered)
+            case kind:
+                raise AssertionError(kind)
 
     async def _call_operation(self, operation: Operation, tags: list[str]) -> None:
         async with self.collection.operation() as writes:

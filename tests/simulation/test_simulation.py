@@ -74,16 +74,17 @@ class TestReplaying:
         assert first.trace == second.trace
         assert first.counts == second.counts
 
-    def test_in_another_process(self):
+    @pytest.mark.parametrize("seed", [7, 8])
+    def test_in_another_process(self, seed):
         """However hashes are made there."""
         digests = {
             subprocess.run(
-                [sys.executable, "-m", "tests.simulation", "--replay", "7", "--digest"],
+                [sys.executable, "-m", "tests.simulation", "--replay", str(seed), "--digest"],
                 capture_output=True,
                 check=True,
-                env={**os.environ, "PYTHONHASHSEED": seed},
+                env={**os.environ, "PYTHONHASHSEED": hashes},
             ).stdout
-            for seed in ("1", "2")
+            for hashes in ("1", "2")
         }
         assert 1 == len(digests)
 
@@ -91,10 +92,12 @@ class TestReplaying:
 class TestMistakes:
     """What is wrong on purpose is found; tests.simulation.mutations has more of these."""
 
-    def test_a_write_done_twice(self, monkeypatch):
+    @pytest.mark.parametrize("has_coroutines", [False, True])
+    def test_a_write_done_twice(self, monkeypatch, has_coroutines):
         """Each attempt takes a number of its own; a few steps are enough to show it."""
         monkeypatch.setattr(CommandNumber, "take", lambda _, session: session.next_number())
-        plan = shrunk(plan_of("update", Network(unanswered=0.5)))
+        plan = plan_of("update", Network(unanswered=0.5))
+        plan = shrunk(replace(plan, has_coroutines=has_coroutines))
         wrong = Run(plan).verdict().wrong
         assert any(re.search(r"done ([2-9]|\d\d+) times", line) for line in wrong)
         assert len(plan.operations) <= 3
@@ -175,7 +178,9 @@ class TestMistakes:
     def test_nothing_is_wrong_with_these(self):
         """Without the mistakes."""
         for kind in ("update", "insert_many"):
-            assert [] == Run(plan_of(kind, Network(unanswered=0.5), refused=1)).verdict().wrong
+            for has_coroutines in (False, True):
+                plan = plan_of(kind, Network(unanswered=0.5), refused=1)
+                assert [] == Run(replace(plan, has_coroutines=has_coroutines)).verdict().wrong
 
 
 def plan_of(kind, network, *, count=30, refused=None):

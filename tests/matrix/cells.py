@@ -19,7 +19,8 @@ class Cell:
     Attributes:
         name: What it is called.
         server: The servers' version.
-        oldest: Whether with the oldest PyMongo that is allowed, and not the newest.
+        pymongo: The version of PyMongo, "oldest" for the oldest that is allowed; None for the
+            newest.
         python: The interpreter's path; None for the one that runs this.
         loop: ``uvloop``, or None for asyncio's own.
         debug: Whether asyncio looks closely.
@@ -29,7 +30,7 @@ class Cell:
 
     name: str
     server: str
-    oldest: bool = False
+    pymongo: str | None = None
     python: str | None = None
     loop: str | None = None
     debug: bool = False
@@ -52,8 +53,11 @@ def cells() -> list[Cell]:
     found = [Cell(f"server {version}", version) for version in ("4.4", "5.0", "6.0")]
     # Some tests need what 4.2 doesn't have.
     found += [
-        Cell("server 4.2, oldest PyMongo", "4.2", oldest=True, tests=_SPECIFICATIONS),
-        Cell("server 4.4, oldest PyMongo", "4.4", oldest=True),
+        Cell("server 4.2, oldest PyMongo", "4.2", pymongo="oldest", tests=_SPECIFICATIONS),
+        Cell("server 4.4, oldest PyMongo", "4.4", pymongo="oldest"),
+    ]
+    found += [
+        Cell(f"PyMongo {version}", "6.0", pymongo=version) for version in ("4.18.2", "4.19.0")
     ]
     newest = newest_python()
     if newest is not None:

@@ -35,8 +35,10 @@ def python_of(cell: Cell, folder: Path) -> Path:
 
 
 def _extra_packages(cell: Cell) -> tuple[str, ...]:
-    pymongo = (f"pymongo=={_oldest_pymongo()}",) if cell.oldest else ()
-    return pymongo + ((cell.loop,) if cell.loop else ())
+    if cell.pymongo is None:
+        return ()
+    version = _oldest_pymongo() if cell.pymongo == "oldest" else cell.pymongo
+    return (f"pymongo=={version}",)
 
 
 def _oldest_pymongo() -> str:

@@ -5,6 +5,7 @@ A module imports only from lower lines; those above the public names import from
     __main__  _demo  _doctor             the command line, the demo, the doctor
     aiohttp  fastapi  _web               in a service: client, deadlines, problem details, keys
     idempotent  streams  telemetry       safe repetitions, aggregates that follow, hooks
+    _faces                               either driver's client, to these
     -                                    the public names
     client  pymongo                      Motor's or PyMongo's classes, their writes retried
     database  session
@@ -128,3 +129,7 @@ def __getattr__(name: str) -> object:
         ) from exc
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

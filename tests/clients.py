@@ -1,10 +1,13 @@
-"""PyMongo's asynchronous client, for tests that were written for Motor's."""
+"""Both clients, for tests that were written for Motor's."""
 
+import os
 from collections.abc import Generator
 from typing import Any, Self
 
+import pytest
 from pymongo.asynchronous.client_session import AsyncClientSession
 
+from aioretry import RetryClient
 from aioretry._writes.methods import WriteMethods
 from aioretry.pymongo import (
     AsyncRetryClient,
@@ -12,6 +15,9 @@ from aioretry.pymongo import (
     AsyncRetryCollection,
     AsyncRetryDatabase,
 )
+from tests.lengths import FULL
+
+VARIABLE = "AIORETRY_TEST_CLIENT"
 
 
 class AwaitedSession(AsyncRetryClientSession):
@@ -71,3 +77,26 @@ class MotorLikeClient(AsyncRetryClient[Any]):
         session = super().start_session(*args, **kwargs)
         session.__class__ = AwaitedSession
         return session
+
+
+CLIENTS = {"motor": RetryClient, "asyncio": MotorLikeClient}
+
+
+def chosen_client() -> type[Any]:
+    """The client that the environment names: in processes of a test, its own."""
+    return CLIENTS[os.environ.get(VARIABLE, "motor")]
+
+
+def for_both(metafunc: pytest.Metafunc, sample: set[str]) -> None:
+    """Test with both clients what is not about one of them: a sample, or all in full length.
+
+    Args:
+        metafunc: Pytest's.
+        sample: The names of modules and of functions.
+    """
+    if "client_class" not in metafunc.fixturenames:
+        return
+    names = {metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__}
+    is_for_both = metafunc.definition.get_closest_marker("motor") is None
+    if is_for_both and (FULL or names & sample):
+        metafunc.parametrize("client_class", [*CLIENTS], indirect=True)

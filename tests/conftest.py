@@ -21,14 +21,13 @@ from pymongo.write_concern import WriteConcern
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.testing import ReplicaSet
 from aioretry.testing._ports import ReservedPort
-from tests.clients import MotorLikeClient
+from tests.clients import VARIABLE, chosen_client
 from tests.lengths import FULL
 
 # Tests are never timed: a busy machine takes its time.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
-CLIENTS = {"motor": RetryClient, "asyncio": MotorLikeClient}
 MAJORITY = WriteConcern(w="majority", j=True)
 
 
@@ -104,9 +103,11 @@ async def replica_set(servers_of_test: ReplicaSet) -> AsyncIterator[ReplicaSet]:
 
 
 @pytest.fixture
-def client_class(request: pytest.FixtureRequest) -> type[Any]:
+def client_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     """Motor's client, or PyMongo's asynchronous one where a test is for both."""
-    return CLIENTS[getattr(request, "param", os.environ.get("AIORETRY_TEST_CLIENT", "motor"))]
+    if hasattr(request, "param"):
+        monkeypatch.setenv(VARIABLE, request.param)
+    return chosen_client()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ _FORKS.set_forkserver_preload(
         __name__,
         "aioretry.__main__",
         "aioretry._doctor.command",
+        "aioretry.client",
         "aioretry.idempotent",
         "pymongo.asynchronous.mongo_client",
     ]

@@ -22,14 +22,18 @@ def ranks() -> list[set[str]]:
 
 RANKS = ranks()
 # What rooms of the highest rank may import beside the public names: a recipe of several writes says
-# itself what the outcome of all is.
+# itself what the outcome of all is, and `_faces` says what is either driver's.
 ABOVE = {
     "__main__": {"_demo", "_doctor", "streams"},
     "_demo": {"_demo"},
-    "_web": {"idempotent"},
-    "aiohttp": {"_web", "idempotent"},
-    "fastapi": {"_web", "idempotent"},
-    "idempotent": {"errors"},
+    "_doctor": {"pymongo"},
+    "_faces": {"_writes", "pymongo"},
+    "_web": {"_faces", "idempotent"},
+    "aiohttp": {"_faces", "_web", "idempotent", "pymongo"},
+    "fastapi": {"_faces", "_web", "idempotent", "pymongo"},
+    "idempotent": {"_faces", "errors"},
+    "streams": {"_faces", "pymongo"},
+    "telemetry": {"_faces"},
 }
 # Inside a room, too.
 INSIDE = {
@@ -82,7 +86,7 @@ INSIDE = {
         {"methods"},
     ],
     "streams": [
-        {"_changes", "_errors", "_pace"},
+        {"_changes", "_errors", "_pace", "_watching"},
         {"_folding"},
         {"_sources", "_watermarks"},
         {"_leases", "_reading"},
@@ -301,6 +305,7 @@ STARTS_OF_AN_OPERATION = {
     "_drivers/pymongo_async/sessions": {"ensure_future"},
     "_drivers/engine/attempt": {"call_later"},
     "streams/_following": {"create_task"},
+    "streams/_watching": {"create_task"},
     "streams/command": {"ensure_future"},
 }
 STARTS = {"call_at", "call_later", "create_task", "ensure_future"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -185,6 +186,11 @@ def positive(name: str, value: object) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value!r}")
     return value
+
+
+async def settled(given: Any) -> Any:
+    """Wait for what one driver gives at once, and the other when it is awaited; return it."""
+    return await given if inspect.isawaitable(given) else given
 
 
 def thread_counts(client: Any) -> ThreadCounts:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import inspect
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext
@@ -29,7 +28,7 @@ from aioretry._retry.transactions import (
     errors_in,
     has_label,
 )
-from aioretry._writes.context import WritePath
+from aioretry._writes.context import WritePath, settled
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, links_of, refusal
 
@@ -46,12 +45,6 @@ class TransactionalSession:
     """What is asked of sessions of its kind."""
 
     _write_path: WritePath
-
-
-async def started_session(client: Any) -> Any:
-    """Return a session of a client's, whichever its driver."""
-    session = client.start_session()
-    return await session if inspect.isawaitable(session) else session
 
 
 async def run_transaction(
@@ -81,9 +74,11 @@ async def run_transaction(
         TypeError: It is a client of another class.
         Exception: What ``with_transaction`` raises.
     """
-    async with await started_session(client) as session:
+    async with await settled(client.start_session()) as session:
         if not isinstance(session, TransactionalSession):
-            raise TypeError(f"client must be a RetryClient, not {type(client).__name__}")
+            raise TypeError(
+                f"client must be a RetryClient or an AsyncRetryClient, not {type(client).__name__}"
+            )
         options = read_concern, write_concern, read_preference, max_commit_time_ms
         return await transact(session, callback, options, session_per_run=True)
 
@@ -139,9 +134,7 @@ class TransactionCall(Generic[T]):
         self._abort_time = min(self.limit.remaining(), ABORT_TIMEOUT)
         while True:
             with self._session_of_run():
-                started = self.start()
-                if inspect.isawaitable(started):
-                    await started
+                await settled(self.start())
                 try:
                     with self.session._calls.runs_of(self.session).run():
                         result = await self.callback(self.session)

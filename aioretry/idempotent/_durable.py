@@ -6,14 +6,8 @@ from typing import Any
 import anyio
 from pymongo.errors import ConfigurationError
 
-from aioretry import (
-    Deadline,
-    KeyedStatement,
-    KnownReply,
-    RetryMotorCollection,
-    RetryMotorDatabase,
-    SessionId,
-)
+from aioretry import Deadline, KeyedStatement, KnownReply, SessionId
+from aioretry._faces import Collection, Database
 from aioretry.idempotent._durable_transaction import (
     DurableTransaction,
     Request,
@@ -37,7 +31,7 @@ class DurableSource:
         records: Where the replies are kept.
     """
 
-    def __init__(self, names: Names, database: RetryMotorDatabase[Any], records: Records) -> None:
+    def __init__(self, names: Names, database: Database, records: Records) -> None:
         self._names = names
         self._database = database
         self._records = records
@@ -107,9 +101,7 @@ class DurableSource:
             raise has_failed()
         return False
 
-    async def _execute(
-        self, request: Request, records: RetryMotorCollection[dict[str, Any]]
-    ) -> bytes:
+    async def _execute(self, request: Request, records: Collection) -> bytes:
         if self._is_closed:
             raise has_ended()
         return await self._current(records).execute(request)
@@ -134,7 +126,7 @@ class DurableSource:
             )
         return True
 
-    def _current(self, records: RetryMotorCollection[dict[str, Any]]) -> DurableTransaction:
+    def _current(self, records: Collection) -> DurableTransaction:
         if self._transaction is None:
             # What was told has to be in it, whatever has become of another call's record.
             self._transaction = DurableTransaction(
@@ -147,7 +139,7 @@ class DurableSource:
             )
         return self._transaction
 
-    async def _find(self, records: RetryMotorCollection[dict[str, Any]]) -> None:
+    async def _find(self, records: Collection) -> None:
         record = await records.find_one({"_id": self._names.record_id()})
         if record is not None and self._transaction is None:  # else it may be this call's own
             stored: list[Any] = record["statements"]

@@ -1,7 +1,6 @@
 """A transaction that is fed with one write after the other, and begun anew where that can help."""
 
 import asyncio
-import inspect
 from collections.abc import Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -14,15 +13,8 @@ from pymongo import ReadPreference
 from pymongo.errors import DocumentTooLarge, DuplicateKeyError, InvalidOperation, PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from aioretry import (
-    Deadline,
-    DeadlineExceeded,
-    KeyedStatement,
-    RetryMotorClientSession,
-    RetryMotorCollection,
-    RetryMotorDatabase,
-    deadline,
-)
+from aioretry import Deadline, DeadlineExceeded, KeyedStatement, deadline
+from aioretry._faces import Collection, Database, Session, settled
 from aioretry.idempotent._keys_records import MAJORITY
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(
@@ -90,8 +82,8 @@ class DurableTransaction:
 
     def __init__(
         self,
-        database: RetryMotorDatabase[Any],
-        records: RetryMotorCollection[dict[str, Any]],
+        database: Database,
+        records: Collection,
         record_id: bytes,
         executed: Sequence[Request],
         limit: Deadline | None,
@@ -188,8 +180,7 @@ class DurableTransaction:
         return own.remaining() + (_GRACE if is_shared else 0.0)
 
     async def _run(self) -> None:
-        started: Any = self._database.client.start_session()
-        async with await started if inspect.isawaitable(started) else started as session:
+        async with await settled(self._database.client.start_session()) as session:
             await session.with_transaction(
                 self._serve,
                 read_concern=ReadConcern("majority"),
@@ -197,7 +188,7 @@ class DurableTransaction:
                 read_preference=ReadPreference.PRIMARY,
             )
 
-    async def _serve(self, session: RetryMotorClientSession) -> None:
+    async def _serve(self, session: Session) -> None:
         self._is_stored = False
         await self._claim(session)
         for request in self._executed:
@@ -217,7 +208,7 @@ class DurableTransaction:
         await self._store(session)
         self._is_stored = True
 
-    async def _claim(self, session: RetryMotorClientSession) -> None:
+    async def _claim(self, session: Session) -> None:
         # Another call that has the record and is not done makes this a write conflict, after which
         # everything begins anew.
         try:
@@ -225,7 +216,7 @@ class DurableTransaction:
         except DuplicateKeyError:
             raise TakenError from None
 
-    async def _answer(self, request: Request, session: RetryMotorClientSession) -> None:
+    async def _answer(self, request: Request, session: Session) -> None:
         request.reply = await self._send(request, session)
         self._require_room(request)
         self._executed.append(request)
@@ -235,13 +226,13 @@ class DurableTransaction:
         if "writeErrors" in RawBSONDocument(request.reply):
             raise has_failed()  # the server has aborted everything
 
-    async def _send(self, request: Request, session: RetryMotorClientSession) -> bytes:
+    async def _send(self, request: Request, session: Session) -> bytes:
         raw: RawBSONDocument = await self._database.command(
             dict(request.statement.command), codec_options=_RAW, session=session
         )
         return bson.encode({name: raw[name] for name in raw if name not in _OF_THE_SERVER})
 
-    async def _store(self, session: RetryMotorClientSession) -> None:
+    async def _store(self, session: Session) -> None:
         statements = [request.stored() for request in self._executed]
         await self._records.update_one(
             {"_id": self._record_id},

@@ -4,9 +4,10 @@ import secrets
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import Literal, Self, TypeAlias, cast
 
-from aioretry import RetryClient, RetryMotorCollection, RetryMotorDatabase, StatementSource
+from aioretry import StatementSource
+from aioretry._faces import Client, Collection, Database
 from aioretry.idempotent._durable import DurableSource
 from aioretry.idempotent._keys_derived import Names, key_of, namespace_of, secret_of
 from aioretry.idempotent._keys_ending import Endings, batch_of
@@ -137,7 +138,7 @@ class Keys:
         key: str | bytes | None,
         work: Work,
         *,
-        database: RetryMotorDatabase[Any],
+        database: Database,
         payload: bytes = b"",
         caller: str = "",
     ) -> OnceAnswer:
@@ -218,9 +219,9 @@ class Keys:
         await self._endings.flush()
 
     def _source(
-        self, key: bytes, caller: str, collection: RetryMotorCollection[Any], *, durable: bool
+        self, key: bytes, caller: str, collection: Collection, *, durable: bool
     ) -> StatementSource:
-        database = cast(RetryMotorDatabase[Any], collection.database)
+        database = cast(Database, collection.database)
         full_name = f"{database.name}.{collection.name}"
         names = Names(self._secret, self._namespace, full_name, key)
         if durable:
@@ -232,7 +233,7 @@ class Keys:
             self._remembers_all,
             self._rate,
             caller,
-            self._endings.of(cast(RetryClient[Any], database.client)),
+            self._endings.of(cast(Client, database.client)),
         )
 
 
@@ -241,15 +242,13 @@ class IdempotencyKey:
 
     __slots__ = ("_durable", "_make")
 
-    def __init__(
-        self, make: Callable[[RetryMotorCollection[Any]], StatementSource], *, durable: bool
-    ) -> None:
+    def __init__(self, make: Callable[[Collection], StatementSource], *, durable: bool) -> None:
         self._make = make
         self._durable = durable
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}{' durable' if self._durable else ''}>"
 
-    def source(self, collection: RetryMotorCollection[Any]) -> StatementSource:
+    def source(self, collection: Collection) -> StatementSource:
         """Return what ``collection.operation()`` asks; for its use only."""
         return self._make(collection)

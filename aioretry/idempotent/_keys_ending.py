@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import weakref
-from typing import Any
 
 from bson.binary import Binary
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryClient, deadline, detached
+from aioretry import deadline, detached
+from aioretry._faces import Client
 
 # How many a command may name (sessions specification, "endSessions").
 _MOST_AT_ONCE = 10_000
@@ -28,7 +28,7 @@ class SessionEnder:
         after: How long a session may wait, in seconds.
     """
 
-    def __init__(self, client: RetryClient[Any], most: int, after: float) -> None:
+    def __init__(self, client: Client, most: int, after: float) -> None:
         self._client = weakref.ref(client)
         self._most = most
         self._after = after
@@ -97,7 +97,7 @@ class Endings:
         self._after = after
         self._endings: dict[int, SessionEnder] = {}
 
-    def of(self, client: RetryClient[Any]) -> SessionEnder:
+    def of(self, client: Client) -> SessionEnder:
         """Return that of a client."""
         found = self._endings.get(id(client))
         if found is None:

@@ -5,7 +5,8 @@ from typing import Any
 
 from pymongo.errors import OperationFailure
 
-from aioretry import Deadline, KeyedStatement, RetryMotorDatabase, SessionId
+from aioretry import Deadline, KeyedStatement, SessionId
+from aioretry._faces import Database
 from aioretry.idempotent._errors import IdempotencyConflict
 from aioretry.idempotent._keys_derived import Names
 from aioretry.idempotent._keys_ending import SessionEnder
@@ -22,7 +23,7 @@ class NativeSource:
     """Gives each statement of an operation the session that its key says."""
 
     names: Names
-    database: RetryMotorDatabase[Any]
+    database: Database
     records: Records
     remembers_all: bool
     """Whether a record is kept of every statement, and not only of those that give a document."""

@@ -14,14 +14,8 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import (
-    DeadlineExceeded,
-    KeyedStatement,
-    RetryMotorCollection,
-    RetryMotorDatabase,
-    deadline,
-    detached,
-)
+from aioretry import DeadlineExceeded, KeyedStatement, deadline, detached
+from aioretry._faces import Collection, Database
 from aioretry.errors import copy_of
 from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
 from aioretry.idempotent._repeat import until_done
@@ -50,9 +44,9 @@ class Records:
         self._prepared: set[tuple[int, str]] = set()
         self._preparing: dict[tuple[int, str], asyncio.Task[str]] = {}
 
-    async def of(self, database: RetryMotorDatabase[Any]) -> RetryMotorCollection[dict[str, Any]]:
+    async def of(self, database: Database) -> Collection:
         """Return the records in a database; the first time, with their index."""
-        records: RetryMotorCollection[dict[str, Any]] = database.get_collection(
+        records: Collection = database.get_collection(
             self._name,
             codec_options=_PLAIN,
             read_preference=ReadPreference.PRIMARY,
@@ -67,9 +61,7 @@ class Records:
                 weakref.finalize(database.client, self._prepared.discard, place)
         return records
 
-    async def _prepare(
-        self, place: tuple[int, str], records: RetryMotorCollection[dict[str, Any]]
-    ) -> None:
+    async def _prepare(self, place: tuple[int, str], records: Collection) -> None:
         """Make the index, or wait for another caller's doing so, as long as the deadline allows."""
         task = self._preparing.get(place)
         if task is None:
@@ -86,7 +78,7 @@ class Records:
         if error is not None:
             raise copy_of(error).with_traceback(error.__traceback__)
 
-    async def _create_index(self, records: RetryMotorCollection[dict[str, Any]]) -> str:
+    async def _create_index(self, records: Collection) -> str:
         return await records.create_index("at", expireAfterSeconds=self._seconds)
 
     def _end(self, place: tuple[int, str], task: "asyncio.Task[str]") -> None:
@@ -96,7 +88,7 @@ class Records:
 
 
 async def remember(
-    records: RetryMotorCollection[dict[str, Any]],
+    records: Collection,
     record_id: bytes,
     statement: KeyedStatement,
     fingerprint: bytes,
@@ -170,7 +162,7 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _first(
-    records: RetryMotorCollection[dict[str, Any]],
+    records: Collection,
     record_id: bytes,
     operation: str,
     fingerprint: bytes,
@@ -189,7 +181,7 @@ async def _first(
     while True:
         tries += 1
         try:
-            found: dict[str, Any] = await records.find_one_and_update(
+            found = await records.find_one_and_update(
                 {"_id": record_id},
                 [{"$set": first}],
                 upsert=True,
@@ -199,7 +191,7 @@ async def _first(
             if tries == _MOST_TRIES:
                 raise
         else:
-            return found
+            return cast(dict[str, Any], found)
 
 
 def whole_seconds(name: str, value: object, least: int) -> int:

@@ -23,24 +23,15 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from aioretry import (
-    Deadline,
-    DeadlineExceeded,
-    Outcome,
-    RetryClient,
-    RetryMotorClientSession,
-    RetryMotorCollection,
-    RetryMotorDatabase,
-    deadline,
-    run_transaction,
-)
+from aioretry import Deadline, DeadlineExceeded, Outcome, deadline, run_transaction
+from aioretry._faces import Client, Collection, Database, Session
 from aioretry.errors import attach, own_report_of, refusal
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
 from aioretry.idempotent._keys_rate import Places
 from aioretry.idempotent._keys_records import MAJORITY, Records
 
-Work: TypeAlias = Callable[[RetryMotorClientSession], Awaitable[Mapping[str, Any]]]
+Work: TypeAlias = Callable[[Session], Awaitable[Mapping[str, Any]]]
 
 # Between looks at a key that another process has: a random part, growing, of at most the second.
 _PAUSE = 0.05
@@ -103,7 +94,7 @@ class Turns:
         )
 
     @asynccontextmanager
-    async def turn(self, client: RetryClient[Any], key: bytes, caller: str) -> AsyncIterator[None]:
+    async def turn(self, client: Client, key: bytes, caller: str) -> AsyncIterator[None]:
         """Wait for a turn, as long as the surrounding deadline allows.
 
         Raises:
@@ -124,7 +115,7 @@ class Turns:
         finally:
             own.release()
 
-    def _places_of(self, client: RetryClient[Any]) -> Places:
+    def _places_of(self, client: Client) -> Places:
         number = id(client)
         if number not in self._places:
             self._places[number] = Places(self._at_once)
@@ -177,7 +168,7 @@ class OnceCall:
     def __init__(
         self,
         names: Names,
-        database: RetryMotorDatabase[Any],
+        database: Database,
         records: Records | None,
         turns: Turns,
         payload: bytes,
@@ -230,7 +221,7 @@ class OnceCall:
 
     async def _run(self) -> OnceAnswer:
         records = None if self._records is None else await self._records.of(self._database)
-        client = cast(RetryClient[Any], self._database.client)
+        client = cast(Client, self._database.client)
         while True:
             try:
                 async with self._turns.turn(client, self._id, self._caller):
@@ -268,10 +259,8 @@ class OnceCall:
         attach(error, Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED, [])
         return error
 
-    async def _execute(
-        self, records: RetryMotorCollection[dict[str, Any]] | None
-    ) -> Mapping[str, Any]:
-        async def serve(session: RetryMotorClientSession) -> Mapping[str, Any]:
+    async def _execute(self, records: Collection | None) -> Mapping[str, Any]:
+        async def serve(session: Session) -> Mapping[str, Any]:
             self._is_committing = False
             if records is not None:
                 await self._claim(records, session)
@@ -288,7 +277,7 @@ class OnceCall:
 
         try:
             value: Mapping[str, Any] = await run_transaction(
-                cast(RetryClient[Any], self._database.client),
+                cast(Client, self._database.client),
                 serve,
                 read_concern=ReadConcern("majority"),
                 write_concern=MAJORITY,
@@ -312,9 +301,7 @@ class OnceCall:
         outcome = Outcome.UNKNOWN if self._is_committing and in_doubt else Outcome.NOT_APPLIED
         attach(exc, outcome, () if own is None else own.attempts)
 
-    async def _claim(
-        self, records: RetryMotorCollection[dict[str, Any]], session: RetryMotorClientSession
-    ) -> None:
+    async def _claim(self, records: Collection, session: Session) -> None:
         try:
             # In good order it gets its time from the server, with the answer.
             claim = {"_id": self._id, "at": datetime.now(UTC)}
@@ -328,7 +315,7 @@ class OnceCall:
             raise
         self._is_blocked = False
 
-    async def _answer(self, session: RetryMotorClientSession) -> bytes:
+    async def _answer(self, session: Session) -> bytes:
         token = _around.set(self._at_work)
         self._at_work.is_running = True
         try:
@@ -350,9 +337,9 @@ class OnceCall:
 
     async def _store(
         self,
-        records: RetryMotorCollection[dict[str, Any]],
+        records: Collection,
         answer: bytes,
-        session: RetryMotorClientSession,
+        session: Session,
     ) -> None:
         await records.update_one(
             {"_id": self._id},
@@ -368,9 +355,7 @@ class OnceCall:
         if self._lost == _MOST_LOST:
             raise InvalidOperation(_LOST) from error
 
-    async def _find(
-        self, records: RetryMotorCollection[dict[str, Any]]
-    ) -> Mapping[str, Any] | None:
+    async def _find(self, records: Collection) -> Mapping[str, Any] | None:
         record = await records.find_one({"_id": self._id})
         if record is None:
             return None

@@ -1,7 +1,6 @@
 """Sending the commands of pending updates, as often as it takes."""
 
 import asyncio
-import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Deadline, Outcome, outcome_of
+from aioretry._faces import settled
 from aioretry.idempotent._collections import Collection
 from aioretry.idempotent._pending_update import NEUTRAL, PendingUpdate
 from aioretry.idempotent._repeat import until_done
@@ -96,17 +96,14 @@ class Documents:
 
     async def open_cursor(self, pipeline: list[dict[str, Any]], batch_size: int) -> Any:
         """Begin an aggregation; return its cursor."""
-        cursor = self._collection.aggregate(pipeline, batchSize=batch_size)
-        return await cursor if inspect.isawaitable(cursor) else cursor
+        return await settled(self._collection.aggregate(pipeline, batchSize=batch_size))
 
     async def read(
         self, pipeline: list[dict[str, Any]], read_concern: ReadConcern = LOCAL
     ) -> list[dict[str, Any]]:
         """Return what an aggregation finds on the primary."""
-        cursor = self._collection.with_options(read_concern=read_concern).aggregate(pipeline)
-        if inspect.isawaitable(cursor):
-            cursor = await cursor
-        return [row async for row in cursor]
+        collection = self._collection.with_options(read_concern=read_concern)
+        return [row async for row in await settled(collection.aggregate(pipeline))]
 
     async def read_latest(self, pipeline: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return what an aggregation finds once all that is acknowledged is visible."""

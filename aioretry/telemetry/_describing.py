@@ -3,17 +3,17 @@
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from aioretry import (
     AttemptEnded,
     OperationEnded,
     Outcome,
-    RetryClient,
     RetryScheduled,
     connection_counts,
     thread_counts,
 )
+from aioretry._faces import Client
 
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0)
 """The bounds of durations, in seconds: what the semantic conventions advise, and failovers."""
@@ -59,11 +59,9 @@ class Clients:
 
     def __init__(self) -> None:
         # By identity: clients of one deployment are equal.
-        self._clients: weakref.WeakValueDictionary[int, RetryClient[Any]] = (
-            weakref.WeakValueDictionary()
-        )
+        self._clients: weakref.WeakValueDictionary[int, Client] = weakref.WeakValueDictionary()
 
-    def add(self, client: RetryClient[Any]) -> None:
+    def add(self, client: Client) -> None:
         """Look at a client from now on."""
         self._clients[id(client)] = client
 
@@ -91,7 +89,7 @@ class Clients:
         """Return how many attempts wait for a connection or a thread."""
         return sum(thread_counts(client).queued for client in self._all())
 
-    def _all(self) -> list[RetryClient[Any]]:
+    def _all(self) -> list[Client]:
         # Another thread may ask, and so they may come and go meanwhile.
         clients = [reference() for reference in self._clients.valuerefs()]
         return [client for client in clients if client is not None]

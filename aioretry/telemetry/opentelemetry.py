@@ -1,17 +1,17 @@
 """OpenTelemetry: a span for each write, with its attempts in it, and metrics."""
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from aioretry import (
     AttemptEnded,
     Event,
     OperationBegan,
     OperationEnded,
-    RetryClient,
     RetryScheduled,
     __version__,
 )
+from aioretry._faces import Client
 from aioretry.telemetry._describing import (
     BUCKETS,
     WAIT_BUCKETS,
@@ -85,7 +85,7 @@ class OpenTelemetryHook:
             case OperationEnded():
                 self._end(event)
 
-    def observe(self, client: RetryClient[Any]) -> None:
+    def observe(self, client: Client) -> None:
         """Tell of a client's connections and threads too, whenever metrics are read.
 
         Args:

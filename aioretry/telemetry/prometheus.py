@@ -1,9 +1,9 @@
 """Prometheus: metrics of writes, and of what carries them."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from aioretry import Event, OperationEnded, RetryClient, RetryScheduled
+from aioretry import Event, OperationEnded, RetryScheduled
+from aioretry._faces import Client
 from aioretry.telemetry._describing import (
     BUCKETS,
     WAIT_BUCKETS,
@@ -95,7 +95,7 @@ class PrometheusHook:
             case _:
                 pass
 
-    def observe(self, client: RetryClient[Any]) -> None:
+    def observe(self, client: Client) -> None:
         """Tell of a client's connections and threads too, whenever metrics are read.
 
         Args:

@@ -7,7 +7,20 @@ import pytest
 from pymongo import MongoClient
 
 from aioretry.testing import ReplicaSet, Standalone
+from tests.clients import for_both
 from tests.idempotent.drivers import DATABASE, DRIVERS, collection_of
+
+# What both clients are tested with in the short form, too.
+FOR_BOTH = {
+    "test_a_commit_that_was_not_confirmed",
+    "test_of_calls_at_once",
+    "test_the_same_key_applies_once",
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Test with both clients: in full length all, and some in the short form."""
+    for_both(metafunc, FOR_BOTH)
 
 
 @pytest.fixture(scope="module")

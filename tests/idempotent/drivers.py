@@ -10,7 +10,7 @@ import pytest
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient
+from tests.clients import chosen_client
 from tests.idempotent.points import APP_NAME
 
 MAJORITY = WriteConcern(w="majority", j=True)
@@ -34,7 +34,7 @@ async def collection_of(
     """A collection of a client that the faults strike; Motor's and PyMongo's retry no write."""
     options.setdefault("appname", APP_NAME)
     if driver == "aioretry":
-        async with RetryClient(uri, **options) as client:
+        async with chosen_client()(uri, **options) as client:
             yield client[DATABASE].get_collection(name, write_concern=write_concern)
     elif driver == "motor":
         with warnings.catch_warnings():

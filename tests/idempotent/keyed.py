@@ -4,8 +4,8 @@ import json
 
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient
 from aioretry.idempotent import Keys
+from tests.clients import chosen_client
 
 SECRET = b"sixteen bytes or so, and more"
 NAMESPACE = "tests"
@@ -30,7 +30,7 @@ async def order(collection, key):
 
 async def order_once(uri, collection, key, durable):
     """What a process does: write under one key, and print the answers."""
-    async with RetryClient(uri) as client, Keys(SECRET, NAMESPACE) as keys:
+    async with chosen_client()(uri) as client, Keys(SECRET, NAMESPACE) as keys:
         answers = await order(keyed_collection(client, collection), keys(key, durable=durable))
     print(json.dumps(answers))
 

@@ -2,14 +2,14 @@
 
 import asyncio
 
-from aioretry import RetryClient
 from aioretry.idempotent import Keys
+from tests.clients import chosen_client
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
 
 async def wait_in_work(uri: str, *, name: str, keys: list[str]) -> None:
     """Do work for some keys that writes and never ends; print a line when all have written."""
-    async with RetryClient(uri) as client, Keys(SECRET, NAMESPACE) as made:
+    async with chosen_client()(uri) as client, Keys(SECRET, NAMESPACE) as made:
         collection = keyed_collection(client, name)
         written = []
 

@@ -8,8 +8,8 @@ from typing import Any
 from bson import ObjectId
 from pymongo import AsyncMongoClient, MongoClient
 
-from aioretry import RetryClient
 from aioretry.idempotent import PendingUpdates
+from tests.clients import chosen_client
 from tests.idempotent.points import APP_NAME
 
 DATABASE = "pending_tests"
@@ -20,7 +20,7 @@ INCREMENT = {"$inc": {"n": 1}, "$push": {"log": "x"}}
 @asynccontextmanager
 async def opened(uri: str, name: str, **options: Any) -> AsyncIterator[PendingUpdates]:
     """The updates of a collection, through aioretry."""
-    async with RetryClient(uri) as client:
+    async with chosen_client()(uri) as client:
         yield PendingUpdates(client[DATABASE][name], lifetime=LIFETIME, **options)
 
 
@@ -43,7 +43,7 @@ async def named(servers: Any, name: str, kind: str) -> AsyncIterator[PendingUpda
     joint = "&" if "?" in servers.uri else "/?"
     uri = f"{servers.uri.removesuffix('/')}{joint}appName={APP_NAME}"
     if kind == "aioretry":
-        async with RetryClient(uri) as client:
+        async with chosen_client()(uri) as client:
             yield PendingUpdates(client[DATABASE][name], lifetime=LIFETIME)
     else:
         async with AsyncMongoClient(uri) as client:

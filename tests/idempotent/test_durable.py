@@ -8,7 +8,7 @@ from bson.decimal128 import Decimal128
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import DocumentTooLarge, DuplicateKeyError, InvalidOperation, PyMongoError
 
-from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
+from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
 from aioretry.idempotent import IdempotencyConflict, Keys
 from aioretry.testing import FakeMongoses
 from tests.idempotent.keyed import (
@@ -37,9 +37,9 @@ async def key(keys, collection):
 
 
 @pytest.fixture
-async def other(replica_set, collection):
+async def other(replica_set, collection, client_class):
     """The same collection, of another client."""
-    async with RetryClient(replica_set.uri) as client:
+    async with client_class(replica_set.uri) as client:
         yield keyed_collection(client, collection.name)
 
 
@@ -61,9 +61,11 @@ class TestReplays:
         [{"readPreference": "secondaryPreferred"}, {"readConcernLevel": "linearizable"}],
         ids=["read preference", "read concern"],
     )
-    async def test_other_defaults(self, replica_set, collection, key, stored, options):
+    async def test_other_defaults(
+        self, replica_set, collection, key, stored, options, client_class
+    ):
         """The client's defaults, which a transaction can't have, are not the transaction's."""
-        async with RetryClient(replica_set.uri, **options) as client:
+        async with client_class(replica_set.uri, **options) as client:
             await order(keyed_collection(client, collection.name), key)
         require_one_order(stored)
 
@@ -91,9 +93,9 @@ class TestReplays:
         again, was_replayed = await write(other, key, lambda op: op.update_one({"_id": 1}, change))
         assert (0, 0, True) == (first["n"], again["n"], was_replayed)
 
-    async def test_through_routers(self, replica_set, collection, key, stored):
+    async def test_through_routers(self, replica_set, collection, key, stored, client_class):
         """Durable keys work in a sharded cluster."""
-        async with FakeMongoses(replica_set) as cluster, RetryClient(cluster.uri) as client:
+        async with FakeMongoses(replica_set) as cluster, client_class(cluster.uri) as client:
             mine = keyed_collection(client, collection.name)
             first = await order(mine, key)
             assert first == await order(mine, key)

@@ -8,7 +8,7 @@ import pytest
 from pymongo.errors import DuplicateKeyError, InvalidOperation, PyMongoError
 from pymongo.monitoring import CommandListener
 
-from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
+from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
 from aioretry.idempotent import IdempotencyConflict, Keys
 from tests.idempotent.keyed import MAJORITY, NAMESPACE, SECRET, keyed_collection
 
@@ -23,9 +23,9 @@ async def key(collection):
 
 
 @pytest.fixture
-async def other(replica_set, collection):
+async def other(replica_set, collection, client_class):
     """The same collection, of another client."""
-    async with RetryClient(replica_set.uri) as client:
+    async with client_class(replica_set.uri) as client:
         yield keyed_collection(client, collection.name)
 
 
@@ -285,10 +285,10 @@ class Sent(CommandListener):
 
 class TestDeadlines:
     @pytest.mark.parametrize("timeout", [None, 60])
-    async def test_of_one_write(self, replica_set, seeded, key, timeout):
+    async def test_of_one_write(self, replica_set, seeded, key, timeout, client_class):
         """The first write's deadline is not that of the others: the operation's own is."""
         sent = Sent()
-        async with RetryClient(replica_set.uri, event_listeners=[sent]) as client:
+        async with client_class(replica_set.uri, event_listeners=[sent]) as client:
             mine = keyed_collection(client, seeded.name)
             WHERE.set("operation")
             async with mine.operation(timeout=timeout, key=key) as op:

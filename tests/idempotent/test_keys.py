@@ -12,7 +12,7 @@ from pymongo.errors import (
     PyMongoError,
 )
 
-from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
+from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of, resolve
 from aioretry.errors import attach
 from aioretry.idempotent import IdempotencyConflict, KeyExpiredError, Keys
 from aioretry.testing import FakeMongoses, Standalone
@@ -57,9 +57,9 @@ async def key(keys, collection):
 
 
 @pytest.fixture
-async def other(replica_set, collection):
+async def other(replica_set, collection, client_class):
     """The same collection, of another client."""
-    async with RetryClient(replica_set.uri) as client:
+    async with client_class(replica_set.uri) as client:
         yield keyed_collection(client, collection.name)
 
 
@@ -128,11 +128,11 @@ class TestReplays:
         assert first["_id"] == again["_id"]
         assert 1 == await collection.count_documents({})
 
-    async def test_through_routers(self, replica_set, collection, stored):
+    async def test_through_routers(self, replica_set, collection, stored, client_class):
         """Keys work in a sharded cluster, where no router says that it has replayed."""
         async with (
             FakeMongoses(replica_set) as cluster,
-            RetryClient(cluster.uri) as client,
+            client_class(cluster.uri) as client,
             Keys(SECRET, NAMESPACE) as keys,
         ):
             mine = keyed_collection(client, collection.name)
@@ -301,19 +301,21 @@ class TestRefused:
         assert () == op.attempts
 
     @pytest.mark.parametrize("durable", [False, True])
-    async def test_a_client_that_does_not_retry(self, replica_set, collection, keys, durable):
+    async def test_a_client_that_does_not_retry(
+        self, replica_set, collection, keys, durable, client_class
+    ):
         """Keys need transaction ids, and so a client that may send them."""
-        async with RetryClient(replica_set.uri, retryWrites=False) as client:
+        async with client_class(replica_set.uri, retryWrites=False) as client:
             mine = keyed_collection(client, collection.name)
             with pytest.raises(ConfigurationError, match="a key needs retryable writes"):
                 await write(mine, keys("1", durable=durable), WRITES["insert_one"])
         assert 0 == await collection.count_documents({})
 
     @pytest.mark.parametrize("durable", [False, True])
-    async def test_a_standalone_server(self, server_version, durable):
+    async def test_a_standalone_server(self, server_version, durable, client_class):
         """A standalone server has no transaction ids; nothing is sent to it."""
         with Standalone(server_version) as server:
-            async with RetryClient(server.uri) as client, Keys(SECRET, NAMESPACE) as keys:
+            async with client_class(server.uri) as client, Keys(SECRET, NAMESPACE) as keys:
                 collection = keyed_collection(client, "c")
                 with pytest.raises(ConfigurationError, match="a replica set or a sharded") as error:
                     await write(collection, keys("1", durable=durable), WRITES["insert_one"])

@@ -9,7 +9,7 @@ import threading
 import pytest
 from pymongo.monitoring import CommandListener
 
-from aioretry import RetryClient, deadline
+from aioretry import deadline
 from aioretry.idempotent import Keys, _keys
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
@@ -42,9 +42,9 @@ def ended():
 
 
 @pytest.fixture
-async def listened(replica_set, ended):
+async def listened(replica_set, ended, client_class):
     """A client whose commands are listened to."""
-    async with RetryClient(replica_set.uri, event_listeners=[ended]) as client:
+    async with client_class(replica_set.uri, event_listeners=[ended]) as client:
         yield client
 
 
@@ -91,14 +91,14 @@ async def test_a_full_batch(listened, collection, ended):
 
 
 @pytest.mark.parametrize("runs", [True, False], ids=["running", "ended"])
-def test_of_another_loop(replica_set, ended, runs):
+def test_of_another_loop(replica_set, ended, runs, client_class):
     """Keys that are closed on one event loop end no session with the client of another's."""
     keys, name = Keys(SECRET, NAMESPACE), f"c{secrets.token_hex(6)}"
     written, is_over = threading.Event(), threading.Event()
     errors, before_it_is_closed = [], []
 
     async def serve():
-        async with RetryClient(replica_set.uri, event_listeners=[ended]) as client:
+        async with client_class(replica_set.uri, event_listeners=[ended]) as client:
             await write_all(keyed_collection(client, name), keys, 5)
             written.set()
             while runs and not (ended.number and is_over.is_set()):

@@ -8,7 +8,6 @@ from asyncio.subprocess import PIPE
 import pytest
 from pymongo import MongoClient
 
-from aioretry import RetryClient
 from aioretry.idempotent import Keys
 from tests.idempotent.keyed import (
     NAMESPACE,
@@ -24,9 +23,9 @@ PROCESSES = 10
 
 
 @pytest.fixture
-async def prepared(replica_set, collection):
+async def prepared(replica_set, collection, client_class):
     """The collections exist, as they do once a service has run for a while."""
-    async with RetryClient(replica_set.uri) as client, Keys(SECRET, NAMESPACE) as keys:
+    async with client_class(replica_set.uri) as client, Keys(SECRET, NAMESPACE) as keys:
         for durable in (False, True):
             mine = keyed_collection(client, f"{collection.name}.{durable}")
             await order(mine, keys("prepared", durable=durable))
@@ -34,14 +33,14 @@ async def prepared(replica_set, collection):
 
 
 @KINDS
-async def test_every_lost_reply(replica_set, prepared, plain, durable):
+async def test_every_lost_reply(replica_set, prepared, plain, durable, client_class):
     """Whichever reply is lost, the writes are applied once, and a repetition is answered so."""
 
     async def run(number):
         name = f"{prepared}.{number}"
         await plain_create(plain, name)
         async with (
-            RetryClient(replica_set.uri, appName=APP_NAME) as client,
+            client_class(replica_set.uri, appName=APP_NAME) as client,
             Keys(SECRET, NAMESPACE) as keys,
         ):
             key = keys(name, durable=durable)
@@ -70,7 +69,7 @@ def short_transactions(replica_set):
 
 
 @KINDS
-async def test_every_kill(replica_set, short_transactions, prepared, plain, durable):
+async def test_every_kill(replica_set, short_transactions, prepared, plain, durable, client_class):
     """Wherever a process dies, the next one with the same key brings the writes to their end."""
 
     def arguments(number):
@@ -80,7 +79,7 @@ async def test_every_kill(replica_set, short_transactions, prepared, plain, dura
 
     async def recover(number):
         name = f"{prepared}.{number}"
-        async with RetryClient(replica_set.uri) as client, Keys(SECRET, NAMESPACE) as keys:
+        async with client_class(replica_set.uri) as client, Keys(SECRET, NAMESPACE) as keys:
             await order(keyed_collection(client, name), keys(name, durable=durable))
         require_one_order(plain.aioretry_tests[name])
 

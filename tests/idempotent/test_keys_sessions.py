@@ -3,7 +3,6 @@
 import pytest
 from pymongo.errors import OperationFailure
 
-from aioretry import RetryClient
 from aioretry.idempotent import Keys
 from aioretry.idempotent._keys_derived import Names, key_of
 from aioretry.testing import ReplicaSet
@@ -22,9 +21,9 @@ def small_set(server_version):
 
 
 @pytest.fixture
-async def small_client(small_set):
+async def small_client(small_set, client_class):
     """A client of that set."""
-    async with RetryClient(small_set.uri) as client:
+    async with client_class(small_set.uri) as client:
         yield client
 
 
@@ -62,13 +61,13 @@ async def test_ended_sessions_make_room_and_are_remembered(small_client):
     assert active["activeSessionsCount"] < _ROOM
 
 
-async def test_without_ending_there_is_no_room(small_set, small_client):
+async def test_without_ending_there_is_no_room(small_set, small_client, client_class):
     """Where sessions are left to themselves, the cluster refuses every client before long."""
     keys = Keys(SECRET, NAMESPACE, batch=10_000)
     with pytest.raises(OperationFailure) as caught:
         await insert_all(small_client, keys, _ROOM + 1)
     assert _TOO_MANY == caught.value.code
-    async with RetryClient(small_set.uri) as other:
+    async with client_class(small_set.uri) as other:
         with pytest.raises(OperationFailure) as caught:
             await other.aioretry_tests.c.insert_one({})
     assert _TOO_MANY == caught.value.code
@@ -91,10 +90,10 @@ async def test_no_session_of_a_key_is_pooled(client, collection):
     assert set() == of_keys & {bytes(session.session_id["id"]) for session in pool}
 
 
-async def test_a_client_that_is_gone(replica_set, collection):
+async def test_a_client_that_is_gone(replica_set, collection, client_class):
     """Sessions of a client that was closed before are left to end by themselves."""
     keys = Keys(SECRET, NAMESPACE)
-    async with RetryClient(replica_set.uri) as client:
+    async with client_class(replica_set.uri) as client:
         mine = keyed_collection(client, collection.name)
         async with mine.operation(key=keys(collection.name)) as op:
             await op.insert_one({})

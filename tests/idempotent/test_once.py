@@ -19,7 +19,7 @@ from pymongo.errors import (
     WriteConcernError,
 )
 
-from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
+from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
 from aioretry.idempotent import KeyInUseError, Keys, _once
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
@@ -209,13 +209,13 @@ class TestWaiting:
         assert [answer.replayed for answer in answers] == [False] * 3
         assert [each["by"] for each in stored.find()] == ["good"] * 13
 
-    async def test_without_a_deadline(self, scene, replica_set, monkeypatch):
+    async def test_without_a_deadline(self, scene, replica_set, monkeypatch, client_class):
         """A key that another process has is not waited for without end."""
         hanging = Hanging(scene.collection)
         first = asyncio.create_task(scene.once("a", hanging))
         await hanging.entered.wait()
         monkeypatch.setattr(_once, "_PATIENCE", 0.5)
-        async with RetryClient(replica_set.uri) as client:
+        async with client_class(replica_set.uri) as client:
             other = Scene(keyed_collection(client, scene.collection.name))
             with pytest.raises(KeyInUseError):
                 await other.once("a", timeout=None)
@@ -229,12 +229,12 @@ class TestWaiting:
             assert not (await scene.once("a")).replayed
         assert stored.count_documents({}) == 1
 
-    async def test_clients_of_the_same_servers(self, scene, replica_set):
+    async def test_clients_of_the_same_servers(self, scene, replica_set, client_class):
         """One client's calls don't take another one's turn, though the two are equal."""
         hanging = Hanging(scene.collection)
         first = asyncio.create_task(scene.once("a", hanging))
         await hanging.entered.wait()
-        async with RetryClient(replica_set.uri) as client:
+        async with client_class(replica_set.uri) as client:
             assert client == scene.collection.database.client
             other = Scene(keyed_collection(client, scene.collection.name))
             other.keys = scene.keys
@@ -243,12 +243,12 @@ class TestWaiting:
         assert not (await first).replayed
 
 
-def test_in_one_loop_after_the_other(shared_set):
+def test_in_one_loop_after_the_other(shared_set, client_class):
     """Keys may outlive an event loop, as those of a module do in tests."""
     keys = Keys(SECRET, NAMESPACE, at_once=1)
 
     async def use(run):
-        async with RetryClient(shared_set.uri) as client:
+        async with client_class(shared_set.uri) as client:
 
             async def work(session):
                 await client.aioretry_tests.once_loops.insert_one({}, session=session)
@@ -270,9 +270,9 @@ class TestWork:
         [{"readPreference": "secondaryPreferred"}, {"readConcernLevel": "linearizable"}],
         ids=["read preference", "read concern"],
     )
-    async def test_reads_by_other_defaults(self, scene, replica_set, options):
+    async def test_reads_by_other_defaults(self, scene, replica_set, options, client_class):
         """The client's defaults, which a transaction can't have, are not the transaction's."""
-        async with RetryClient(replica_set.uri, **options) as client:
+        async with client_class(replica_set.uri, **options) as client:
             other = Scene(keyed_collection(client, scene.collection.name))
 
             async def work(session):

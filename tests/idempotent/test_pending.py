@@ -91,10 +91,10 @@ async def leave_token(replica_set, updates, key=1, update=ADD_ONE, **options):
 
 
 @pytest.fixture
-async def watched(replica_set):
+async def watched(replica_set, client_class):
     """A client, and the commands that it sends."""
     commands = Commands()
-    async with RetryClient(replica_set.uri, event_listeners=[commands]) as client:
+    async with client_class(replica_set.uri, event_listeners=[commands]) as client:
         yield client, commands
 
 
@@ -168,9 +168,9 @@ class TestApply:
         if closing is not None:
             await closing
 
-    async def test_sharded(self, replica_set, collection, stored):
+    async def test_sharded(self, replica_set, collection, stored, client_class):
         """It works through routers, lost replies included."""
-        async with FakeMongoses(replica_set) as cluster, RetryClient(cluster.uri) as client:
+        async with FakeMongoses(replica_set) as cluster, client_class(cluster.uri) as client:
             updates = PendingUpdates(client[collection.database.name][collection.name])
             async with cluster.faults.drop_reply(times=3):
                 for _ in range(5):
@@ -385,9 +385,9 @@ class TestRefusals:
         assert (2, 2) == (report.found, report.finished)
         assert 2 == seeded.find_one()["n"]
 
-    async def test_nothing_sent(self, free_port):
+    async def test_nothing_sent(self, free_port, client_class):
         """Where no server is, the driver's own error says that nothing was sent."""
-        async with RetryClient(f"mongodb://127.0.0.1:{free_port}") as client:
+        async with client_class(f"mongodb://127.0.0.1:{free_port}") as client:
             updates = PendingUpdates(client.db.c)
             with pytest.raises(PyMongoError) as caught:
                 await updates.apply(1, ADD_ONE, timeout=0.3)

@@ -9,8 +9,8 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient
 from aioretry.idempotent import VersionedDocuments
+from tests.clients import chosen_client
 
 DURABLE = WriteConcern(w="majority", j=True)
 DRIVERS = ["aioretry", "motor", "pymongo"]
@@ -20,7 +20,7 @@ DRIVERS = ["aioretry", "motor", "pymongo"]
 async def opened(driver: str, uri: str, **options: Any) -> AsyncIterator[Any]:
     """Open a client of one of the three drivers."""
     if driver == "aioretry":
-        async with RetryClient(uri, **options) as client:
+        async with chosen_client()(uri, **options) as client:
             yield client
     elif driver == "motor":
         with warnings.catch_warnings():
@@ -45,24 +45,24 @@ def increment(document: dict[str, Any]) -> None:
 
 async def create(uri: str, name: str, content: dict[str, Any]) -> None:
     """Create a document."""
-    async with RetryClient(uri) as client:
+    async with chosen_client()(uri) as client:
         await VersionedDocuments(collection_of(client, name)).create(content, timeout=60.0)
 
 
 async def save(uri: str, name: str, document: dict[str, Any], key: str) -> None:
     """Save a document that was read before."""
-    async with RetryClient(uri) as client:
+    async with chosen_client()(uri) as client:
         await VersionedDocuments(collection_of(client, name)).save(document, key=key, timeout=60.0)
 
 
 async def update(uri: str, name: str, id: str, key: str) -> None:
     """Count by one."""
-    async with RetryClient(uri) as client:
+    async with chosen_client()(uri) as client:
         docs = VersionedDocuments(collection_of(client, name))
         await docs.update(id, increment, key=key, timeout=60.0)
 
 
 async def delete(uri: str, name: str, document: dict[str, Any]) -> None:
     """Delete a document that was read before."""
-    async with RetryClient(uri) as client:
+    async with chosen_client()(uri) as client:
         await VersionedDocuments(collection_of(client, name)).delete(document, timeout=60.0)

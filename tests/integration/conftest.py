@@ -9,7 +9,7 @@ import pytest
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import monitoring
 
-from tests.lengths import FULL
+from tests.clients import for_both
 
 # What both clients are tested with in the short form, too.
 FOR_BOTH = {
@@ -28,11 +28,7 @@ FOR_BOTH = {
 
 def pytest_generate_tests(metafunc):
     """Test with both clients what is not about one of them."""
-    if "client_class" not in metafunc.fixturenames:
-        return
-    is_for_both = metafunc.definition.get_closest_marker("motor") is None
-    if is_for_both and (FULL or metafunc.module.__name__.rpartition(".")[2] in FOR_BOTH):
-        metafunc.parametrize("client_class", ["motor", "asyncio"], indirect=True)
+    for_both(metafunc, FOR_BOTH)
 
 
 class Commands(monitoring.CommandListener):

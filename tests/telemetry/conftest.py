@@ -4,7 +4,21 @@ from importlib.util import find_spec
 
 import pytest
 
-from aioretry import RetryClient, every_event
+from aioretry import every_event
+from tests.clients import for_both
+
+# What both clients are tested with in the short form, too.
+FOR_BOTH = {
+    "test_a_lost_reply",
+    "test_connections_and_threads",
+    "test_several_of_one_operation",
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Test with both clients: in full length all, and some in the short form."""
+    for_both(metafunc, FOR_BOTH)
+
 
 # Not every environment of the matrix has the libraries that these need.
 NEEDS = {
@@ -24,8 +38,8 @@ def events():
 
 
 @pytest.fixture
-async def watched(replica_set, collection, events):
+async def watched(replica_set, collection, events, client_class):
     """The test's collection, of a client whose hook wants every event."""
-    async with RetryClient(replica_set.uri, hooks=[every_event(events.append)]) as client:
+    async with client_class(replica_set.uri, hooks=[every_event(events.append)]) as client:
         mine = client[collection.database.name]
         yield mine.get_collection(collection.name, write_concern=collection.write_concern)

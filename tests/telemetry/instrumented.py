@@ -12,10 +12,10 @@ from typing import Any
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import DeleteMany, InsertOne, UpdateOne
 
-from aioretry import RetryClient
+from aioretry._faces import settled
+from tests.clients import chosen_client
 
 DATABASE = "instrumented"
-CLIENTS = {"Motor": AsyncIOMotorClient, "aioretry": RetryClient, "coalesced": RetryClient}
 NOT_COMPARED = ("lsid", "txnNumber", "$clusterTime")
 
 Within = Callable[[str], AbstractContextManager[object]]
@@ -96,7 +96,7 @@ def sentry(who: str, uri: str) -> None:
 
 
 async def _play(who: str, uri: str, within: Within) -> None:
-    client = CLIENTS[who](uri, w="majority")
+    client = (AsyncIOMotorClient if who == "Motor" else chosen_client())(uri, w="majority")
     try:
         await client.drop_database(DATABASE)
         collection = client[DATABASE]["people"]
@@ -107,4 +107,4 @@ async def _play(who: str, uri: str, within: Within) -> None:
             with within(name):
                 await write(collection)
     finally:
-        client.close()
+        await settled(client.close())

@@ -11,10 +11,10 @@ from aioretry import (
     OperationBegan,
     OperationEnded,
     Outcome,
-    RetryClient,
     RetryScheduled,
     every_event,
 )
+from aioretry._faces import settled
 
 INSERTS = 10
 
@@ -31,7 +31,9 @@ def inserts(collection, start):
 
 
 @pytest.mark.parametrize("kind", [OperationBegan, AttemptEnded, OperationEnded])
-async def test_any_exception_is_survived(kind, replica_set, collection, events, caplog):
+async def test_any_exception_is_survived(
+    kind, replica_set, collection, events, caplog, client_class
+):
     """It is logged, whatever it is, and each write has its result."""
 
     def bad(event):
@@ -39,7 +41,7 @@ async def test_any_exception_is_survived(kind, replica_set, collection, events, 
             raise Outburst
 
     hooks = [every_event(bad), every_event(events.append)]
-    async with RetryClient(replica_set.uri, hooks=hooks) as client:
+    async with client_class(replica_set.uri, hooks=hooks) as client:
         mine = client[collection.database.name][collection.name]
         results = await asyncio.gather(*inserts(mine, 0))
     assert list(range(INSERTS + 1)) == [result.inserted_id for result in results]
@@ -47,13 +49,13 @@ async def test_any_exception_is_survived(kind, replica_set, collection, events, 
     assert "Outburst" in caplog.text
 
 
-async def test_of_retries_too(replica_set, collection):
+async def test_of_retries_too(replica_set, collection, client_class):
     """A plain hook can fail no write either."""
 
     def bad(event):
         raise Outburst
 
-    async with RetryClient(replica_set.uri, hooks=[bad]) as client:
+    async with client_class(replica_set.uri, hooks=[bad]) as client:
         mine = client[collection.database.name][collection.name]
         with replica_set.faults.drop_reply("insert", namespace=mine.full_name):
             result = await mine.insert_one({"_id": 1})
@@ -62,7 +64,7 @@ async def test_of_retries_too(replica_set, collection):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("kind", [AttemptEnded, OperationEnded])
-def test_what_ends_the_process(kind, error, shared_set):
+def test_what_ends_the_process(kind, error, shared_set, client_class):
     """It ends the event loop; who runs it again finds that each write has ended."""
     raised, writes, clients = [], [], []
 
@@ -72,7 +74,7 @@ def test_what_ends_the_process(kind, error, shared_set):
             raise error
 
     async def begin():
-        clients.append(RetryClient(shared_set.uri, hooks=[every_event(bad)]))
+        clients.append(client_class(shared_set.uri, hooks=[every_event(bad)]))
         writes.extend(inserts(clients[0].bad_hooks[uuid.uuid4().hex], 0))
         await asyncio.wait(writes)
         await asyncio.Event().wait()  # until the loop ends
@@ -80,7 +82,7 @@ def test_what_ends_the_process(kind, error, shared_set):
     async def go_on():
         results = await asyncio.gather(*writes)
         await clients[0].drop_database("bad_hooks")
-        clients[0].close()
+        await settled(clients[0].close())
         return results
 
     with asyncio.Runner() as runner:
@@ -89,11 +91,11 @@ def test_what_ends_the_process(kind, error, shared_set):
         assert INSERTS + 1 == len(runner.run(go_on()))
 
 
-async def test_the_same_hook_twice(replica_set, collection):
+async def test_the_same_hook_twice(replica_set, collection, client_class):
     """It is told once."""
     told = []
     hook = told.append
-    async with RetryClient(replica_set.uri, hooks=[hook, hook]) as client:
+    async with client_class(replica_set.uri, hooks=[hook, hook]) as client:
         mine = client[collection.database.name][collection.name]
         with replica_set.faults.drop_reply("insert", namespace=mine.full_name):
             await mine.insert_one({"_id": 1})
@@ -101,7 +103,7 @@ async def test_the_same_hook_twice(replica_set, collection):
 
 
 @pytest.mark.parametrize("name", ["insert_one", "coalesced"])
-async def test_an_encoder_that_stops(name, free_port, events):
+async def test_an_encoder_that_stops(name, free_port, events, client_class):
     """A StopIteration, which no future can hold, ends a write for hooks, too."""
 
     def encode(_):
@@ -109,7 +111,7 @@ async def test_an_encoder_that_stops(name, free_port, events):
 
     options = CodecOptions(type_registry=TypeRegistry(fallback_encoder=encode))
     hook = every_event(events.append)
-    async with RetryClient("127.0.0.1", free_port, hooks=[hook]) as client:
+    async with client_class("127.0.0.1", free_port, hooks=[hook]) as client:
         mine = client.db.get_collection("c", options)
         document = {"a": object()}
         calls = {
@@ -127,7 +129,7 @@ async def test_an_encoder_that_stops(name, free_port, events):
     assert Outcome.NOT_APPLIED is events[-1].outcome
 
 
-async def test_an_encoder_that_stops_in_a_queue(replica_set, collection, events):
+async def test_an_encoder_that_stops_in_a_queue(replica_set, collection, events, client_class):
     """An insert that is encoded later ends with another error, and so do the others."""
 
     def encode(_):
@@ -135,7 +137,7 @@ async def test_an_encoder_that_stops_in_a_queue(replica_set, collection, events)
 
     options = CodecOptions(type_registry=TypeRegistry(fallback_encoder=encode))
     hook = every_event(events.append)
-    async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+    async with client_class(replica_set.uri, hooks=[hook]) as client:
         mine = client[collection.database.name].get_collection(collection.name, options)
         view = mine.coalesced(max_bytes=1)
         good = [view.insert_one({"_id": n}) for n in range(4)]

@@ -16,7 +16,6 @@ from aioretry import (
     OperationBegan,
     OperationEnded,
     Outcome,
-    RetryClient,
     RetryScheduled,
     deadline,
     every_event,
@@ -228,10 +227,10 @@ class TestFailures:
         assert [Outcome.UNKNOWN, Outcome.NOT_APPLIED] == [s[-1].outcome for s in stories]
         assert [1, 0] == [s[-1].attempts for s in stories]
 
-    async def test_no_server(self, free_port, events):
+    async def test_no_server(self, free_port, events, client_class):
         """A write that finds no server tells how long it has waited."""
         hook = every_event(events.append)
-        async with RetryClient("127.0.0.1", free_port, hooks=[hook]) as client:
+        async with client_class("127.0.0.1", free_port, hooks=[hook]) as client:
             async with deadline(0.2):
                 with pytest.raises(DeadlineExceeded):
                     await client.db.c.insert_one({})
@@ -239,12 +238,12 @@ class TestFailures:
         assert (Outcome.NOT_APPLIED, 0) == (ended.outcome, ended.attempts)
         assert 0 < ended.server_wait <= ended.duration
 
-    async def test_by_a_router(self, replica_set, collection, events):
+    async def test_by_a_router(self, replica_set, collection, events, client_class):
         """The address is that of the router that was asked."""
         hook = every_event(events.append)
         async with (
             FakeMongoses(replica_set) as cluster,
-            RetryClient(cluster.uri, hooks=[hook]) as client,
+            client_class(cluster.uri, hooks=[hook]) as client,
         ):
             await client.admin.command("ping")  # the driver begins to look
             async with asyncio.timeout(30):
@@ -257,7 +256,9 @@ class TestFailures:
 
 
 class TestHooks:
-    async def test_the_beginning_is_told_in_the_callers_context(self, replica_set, collection):
+    async def test_the_beginning_is_told_in_the_callers_context(
+        self, replica_set, collection, client_class
+    ):
         """Whatever the caller has set is seen there, for each of many callers."""
         seen = []
 
@@ -269,20 +270,22 @@ class TestHooks:
             CALLER.set(me)
             await view.insert_one({})
 
-        async with RetryClient(replica_set.uri, hooks=[every_event(note)]) as client:
+        async with client_class(replica_set.uri, hooks=[every_event(note)]) as client:
             mine = client[collection.database.name][collection.name]
             views = [mine, mine.coalesced()]
             await asyncio.gather(*(call(n, views[n % 2]) for n in range(20)))
         assert list(range(20)) == sorted(seen)
 
-    async def test_a_failing_hook_fails_no_write(self, replica_set, collection, events, caplog):
+    async def test_a_failing_hook_fails_no_write(
+        self, replica_set, collection, events, caplog, client_class
+    ):
         """What a hook raises at any event is logged; the write and the other hooks go on."""
 
         def bad(event):
             raise asyncio.CancelledError if isinstance(event, AttemptEnded) else ZeroDivisionError
 
         hooks = [every_event(bad), every_event(events.append)]
-        async with RetryClient(replica_set.uri, hooks=hooks) as client:
+        async with client_class(replica_set.uri, hooks=hooks) as client:
             mine = client[collection.database.name][collection.name]
             with replica_set.faults.drop_reply("insert", namespace=mine.full_name):
                 await mine.insert_one({"_id": 1})
@@ -293,7 +296,7 @@ class TestHooks:
         assert len(events) == len(failures)
         assert 3 == await collection.count_documents({})
 
-    async def test_a_hook_may_cancel_the_write(self, replica_set, collection, events):
+    async def test_a_hook_may_cancel_the_write(self, replica_set, collection, events, client_class):
         """It ends once, as any that is cancelled."""
         writes = []
 
@@ -302,7 +305,7 @@ class TestHooks:
                 writes[-1].cancel()
 
         hooks = [every_event(cancel), every_event(events.append)]
-        async with RetryClient(replica_set.uri, hooks=hooks) as client:
+        async with client_class(replica_set.uri, hooks=hooks) as client:
             mine = client[collection.database.name][collection.name]
             writes.append(mine.insert_one({}))
             with pytest.raises(asyncio.CancelledError):
@@ -310,18 +313,20 @@ class TestHooks:
         [story] = require_whole(events)
         assert "CancelledError" == story[-1].error_class
 
-    async def test_a_plain_callable_is_told_of_retries_only(self, replica_set, collection, events):
+    async def test_a_plain_callable_is_told_of_retries_only(
+        self, replica_set, collection, events, client_class
+    ):
         """As it always was; beside one that wants more, too."""
         retries = []
         hooks = [retries.append, every_event(events.append)]
-        async with RetryClient(replica_set.uri, hooks=hooks) as client:
+        async with client_class(replica_set.uri, hooks=hooks) as client:
             mine = client[collection.database.name][collection.name]
             with replica_set.faults.drop_reply("insert", namespace=mine.full_name):
                 await mine.insert_one({})
         assert ["RetryScheduled"] == kinds(retries)
         assert 5 == len(events)
 
-    async def test_notes_end_with_the_operation(self, replica_set, collection):
+    async def test_notes_end_with_the_operation(self, replica_set, collection, client_class):
         """What a hook keeps about an operation lives no longer than that."""
 
         class Kept:
@@ -334,7 +339,7 @@ class TestHooks:
                 thing = event.notes["me"] = Kept()
                 kept.append(weakref.ref(thing))
 
-        async with RetryClient(replica_set.uri, hooks=[every_event(keep)]) as client:
+        async with client_class(replica_set.uri, hooks=[every_event(keep)]) as client:
             mine = client[collection.database.name][collection.name]
             await mine.insert_one({})
             await mine.insert_many([{}])

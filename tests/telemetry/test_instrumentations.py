@@ -11,7 +11,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import InsertOne, UpdateOne
 from pymongo.monitoring import CommandListener
 
-from aioretry import DeadlineExceeded, RetryClient, deadline
+from aioretry import DeadlineExceeded, deadline
 from tests.forks import Fork
 from tests.telemetry.instrumented import WRITES
 
@@ -30,7 +30,7 @@ async def told_of(instrumentation, who, uri):
 
 @pytest.mark.parametrize("who", ["aioretry", "coalesced"])
 @pytest.mark.parametrize("instrumentation", ["opentelemetry", "sentry"])
-async def test_spans(instrumentation, who, replica_set):
+async def test_spans(instrumentation, who, replica_set, client_class):
     """They are the same, with the same commands and the same parents."""
     expected = await told_of(instrumentation, "Motor", replica_set.uri)
     spans = await told_of(instrumentation, who, replica_set.uri)
@@ -73,10 +73,10 @@ def scrub(value):
 
 
 @pytest.fixture
-async def watched(replica_set, collection):
+async def watched(replica_set, collection, client_class):
     """The test's collection, of a client with a listener."""
     listener = Changing()
-    async with RetryClient(replica_set.uri, event_listeners=[listener]) as client:
+    async with client_class(replica_set.uri, event_listeners=[listener]) as client:
         mine = client[collection.database.name]
         options = collection.codec_options
         yield mine.get_collection(collection.name, codec_options=options), listener.shown

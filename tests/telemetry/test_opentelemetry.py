@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pymongo import InsertOne
 from pymongo.errors import AutoReconnect, BulkWriteError, DuplicateKeyError
 
-from aioretry import RetryClient, deadline, resolve
+from aioretry import deadline, resolve
 from aioretry.telemetry.opentelemetry import OpenTelemetryHook
 
 SECRET = "hush-hush"
@@ -50,9 +50,9 @@ def hook(provider, reader):
 
 
 @pytest.fixture
-async def traced(replica_set, collection, hook):
+async def traced(replica_set, collection, hook, client_class):
     """The test's collection, of a client with the hook."""
-    async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+    async with client_class(replica_set.uri, hooks=[hook]) as client:
         hook.observe(client)
         mine = client[collection.database.name]
         yield mine.get_collection(collection.name, write_concern=collection.write_concern)
@@ -198,7 +198,9 @@ class TestSpans:
         [(_, waits), *_] = points(reader)["aioretry.client.server_wait"]
         assert waits.count > 0
 
-    async def test_it_costs_no_write_when_it_fails(self, replica_set, collection, caplog):
+    async def test_it_costs_no_write_when_it_fails(
+        self, replica_set, collection, caplog, client_class
+    ):
         """A provider that raises is logged, and the write goes on."""
 
         class Broken(TracerProvider):
@@ -212,13 +214,13 @@ class TestSpans:
 
         broken = Broken()
         hook = OpenTelemetryHook(broken, metrics=False)
-        async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+        async with client_class(replica_set.uri, hooks=[hook]) as client:
             await client[collection.database.name][collection.name].insert_one({})
         assert "a hook failed" in caplog.text
         broken.shutdown()
 
     async def test_a_span_ends_where_metrics_fail(
-        self, replica_set, collection, provider, exporter, caplog
+        self, replica_set, collection, provider, exporter, caplog, client_class
     ):
         """Else nobody would ever see it."""
 
@@ -238,16 +240,16 @@ class TestSpans:
                 return Broken("broken")
 
         hook = OpenTelemetryHook(provider, Meters())
-        async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+        async with client_class(replica_set.uri, hooks=[hook]) as client:
             await client[collection.database.name][collection.name].insert_one({})
         assert ["applied"] == [
             span.attributes["aioretry.outcome"] for span in exporter.get_finished_spans()
         ]
         assert "a hook failed" in caplog.text
 
-    async def test_without_an_sdk(self, replica_set, collection):
+    async def test_without_an_sdk(self, replica_set, collection, client_class):
         """Where no SDK is set up, nothing happens."""
-        async with RetryClient(replica_set.uri, hooks=[OpenTelemetryHook()]) as client:
+        async with client_class(replica_set.uri, hooks=[OpenTelemetryHook()]) as client:
             await client[collection.database.name][collection.name].insert_one({})
 
 
@@ -298,9 +300,9 @@ class TestMetrics:
         [(_, queued)] = found["aioretry.client.queued_attempts"]
         assert 0 == queued.value
 
-    async def test_after_the_client(self, replica_set, collection, hook, reader):
+    async def test_after_the_client(self, replica_set, collection, hook, reader, client_class):
         """A client that was closed can still be looked at, and is not kept alive."""
-        client = RetryClient(replica_set.uri)
+        client = client_class(replica_set.uri)
         hook.observe(client)
         async with client:
             await client[collection.database.name][collection.name].insert_one({})

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pymongo.errors import DuplicateKeyError
 
-from aioretry import RetryClient, connection_counts, deadline
+from aioretry import connection_counts, deadline
 from aioretry.events import name_of
 from aioretry.telemetry._describing import _name_of
 from aioretry.telemetry.prometheus import PrometheusHook
@@ -26,9 +26,9 @@ def hook(registry):
 
 
 @pytest.fixture
-async def measured(replica_set, collection, hook):
+async def measured(replica_set, collection, hook, client_class):
     """The test's collection, of a client with the hook."""
-    async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+    async with client_class(replica_set.uri, hooks=[hook]) as client:
         hook.observe(client)
         yield client[collection.database.name][collection.name]
 
@@ -91,10 +91,12 @@ async def test_connections_and_threads(measured, registry):
     assert 0 == read[key("aioretry_queued_attempts")]
 
 
-async def test_two_clients_of_one_deployment(replica_set, measured, collection, hook, registry):
+async def test_two_clients_of_one_deployment(
+    replica_set, measured, collection, hook, registry, client_class
+):
     """They are equal, and yet both are looked at."""
     await measured.insert_one({})
-    async with RetryClient(replica_set.uri) as second:
+    async with client_class(replica_set.uri) as second:
         await second[collection.database.name][collection.name].insert_one({})
         assert second == measured.database.client
         clients = [measured.database.client, second]
@@ -113,11 +115,11 @@ def test_addresses():
     assert "/tmp/db.sock" == name_of(("/tmp/db.sock", None)) == _name_of(("/tmp/db.sock", None))
 
 
-async def test_labels_of_ones_own(replica_set, collection):
+async def test_labels_of_ones_own(replica_set, collection, client_class):
     """Where names of collections have no end, the service says what stands for them."""
     registry = CollectorRegistry()
     hook = PrometheusHook(registry, namespace=lambda name: name.partition(".")[0])
-    async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+    async with client_class(replica_set.uri, hooks=[hook]) as client:
         mine = client[collection.database.name][collection.name]
         with replica_set.faults.drop_reply("insert", namespace=mine.full_name):
             await mine.insert_one({})
@@ -125,10 +127,10 @@ async def test_labels_of_ones_own(replica_set, collection):
     assert {collection.database.name} == namespaces
 
 
-async def test_one_hook_for_several_clients(replica_set, collection, hook, registry):
+async def test_one_hook_for_several_clients(replica_set, collection, hook, registry, client_class):
     """Their figures are added."""
     for _ in range(2):
-        async with RetryClient(replica_set.uri, hooks=[hook]) as client:
+        async with client_class(replica_set.uri, hooks=[hook]) as client:
             await client[collection.database.name][collection.name].insert_one({})
     where = {"namespace": collection.full_name, "operation": "insert_one"}
     assert (

@@ -11,8 +11,14 @@ import pytest
 
 import aioretry.testing
 from aioretry.testing import ReplicaSet
+from tests.clients import for_both
 
 CHECKOUT = Path(aioretry.testing.__file__).parents[2]
+
+
+def pytest_generate_tests(metafunc):
+    """Test with both clients, in full length."""
+    for_both(metafunc, set())
 
 
 @pytest.fixture

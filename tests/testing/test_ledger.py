@@ -18,11 +18,12 @@ from pymongo.monitoring import CommandListener
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, RetryClient, outcome_of
+from aioretry.pymongo import AsyncRetryClient
 from aioretry.testing import Ledger, LedgerError, ReplicaSet, Standalone
 
 MAJORITY = WriteConcern(w="majority", j=True)
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
-CLIENTS = [RetryClient, AsyncIOMotorClient, AsyncMongoClient]
+CLIENTS = [RetryClient, AsyncRetryClient, AsyncIOMotorClient, AsyncMongoClient]
 
 
 def recorded(*writes: tuple[object, Outcome]) -> Ledger:
@@ -380,9 +381,9 @@ def name() -> str:
 
 
 @pytest.fixture
-async def ours(servers: ReplicaSet, name: str) -> AsyncIterator:
+async def ours(servers: ReplicaSet, name: str, client_class) -> AsyncIterator:
     """The collection through aioretry."""
-    async with RetryClient(servers.uri) as client:
+    async with client_class(servers.uri) as client:
         yield client.ledger.get_collection(name, write_concern=MAJORITY)
 
 
@@ -397,7 +398,7 @@ async def plain(servers: ReplicaSet, name: str) -> AsyncIterator:
 class TestCollections:
     @pytest.mark.parametrize("make", CLIENTS)
     async def test_agreement(self, servers: ReplicaSet, name: str, make):
-        """Marks as _id, marks in arrays and counters are counted through all three drivers."""
+        """Marks as _id, marks in arrays and counters are counted through all drivers."""
         client = make(servers.uri, w="majority", journal=True)
         things = client.ledger[name]
         marks, pushes, counters = Ledger(), Ledger(), Ledger()
@@ -587,7 +588,7 @@ class TestCollections:
             assert [ledger.entries[-1]] == list(ledger.unchecked)
         await ledger.check_counters(ours, "n")
 
-    async def test_how_it_reads(self, servers: ReplicaSet, name: str):
+    async def test_how_it_reads(self, servers: ReplicaSet, name: str, client_class):
         """It asks the primary, for no more than the recorded keys, and not for ever."""
         seen = []
 
@@ -603,7 +604,7 @@ class TestCollections:
                 pass
 
         uri = f"{servers.uri}&readPreference=secondary&readConcernLevel=local"
-        async with RetryClient(uri, event_listeners=[Listener()]) as client:
+        async with client_class(uri, event_listeners=[Listener()]) as client:
             ledger = recorded(("a", UNKNOWN))
             await ledger.check_marks(client.ledger[name])
         [command] = seen
@@ -619,10 +620,10 @@ class TestCollections:
             await ledger.check_marks(ours, "$no")
         assert ledger.entries == ledger.unchecked
 
-    async def test_standalone(self):
+    async def test_standalone(self, client_class):
         """A server that is no member of a set can be checked too."""
         ledger = Ledger()
-        async with Standalone() as server, RetryClient(server.uri) as client:
+        async with Standalone() as server, client_class(server.uri) as client:
             things = client.ledger.get_collection("c", write_concern=MAJORITY)
             await ledger.write("a", things.insert_one({"_id": "a"}))
             await ledger.check_marks(things)

@@ -16,7 +16,7 @@ from aioretry._commands.single import Insert
 from aioretry._commands.target import Target
 from aioretry._drivers.port import Policy, ServerKind, ServerView, ThreadCounts, TopologyView
 from aioretry._retry.sessions import LastingLease, SessionLease
-from aioretry._writes.context import WritePath
+from aioretry._writes.context import WritePath, settled
 from aioretry.deadlines import current_deadline
 
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
@@ -216,3 +216,8 @@ class TestLeases:
         """It has no turn; the driver says what it is when it is needed."""
         lease = path().lease(what)
         assert (None, ("user's", what)) == (lease.turn, lease.carry())
+
+
+async def test_what_one_driver_gives_at_once():
+    """The other gives it when it is awaited."""
+    assert ["given", "given"] == [await settled("given"), await settled(asyncio.sleep(0, "given"))]

@@ -12,7 +12,6 @@ from aioretry._writes.transactions import (
     TransactionalSession,
     TransactionCall,
     run_transaction,
-    started_session,
 )
 from aioretry.deadlines import Deadline
 
@@ -191,7 +190,6 @@ class TestClients:
             async def _later(self):
                 return session
 
-        assert session is await started_session(Client())
         log = session.log
 
         async def work(given):

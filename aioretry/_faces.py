@@ -1,0 +1,31 @@
+"""Either driver's client, as what stands above the public names takes it."""
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from aioretry._writes.context import settled
+from aioretry._writes.methods import WritingCollection
+
+__all__ = [
+    "Client",
+    "Collection",
+    "Database",
+    "MotorClient",
+    "MotorDatabase",
+    "Session",
+    "WritingCollection",
+    "settled",
+]
+
+if TYPE_CHECKING:
+    from aioretry import RetryClient, RetryMotorCollection, RetryMotorDatabase
+    from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection, AsyncRetryDatabase
+
+    Client: TypeAlias = RetryClient[Any] | AsyncRetryClient[Any]
+    Collection: TypeAlias = RetryMotorCollection[Any] | AsyncRetryCollection[Any]
+    Database: TypeAlias = RetryMotorDatabase[Any] | AsyncRetryDatabase[Any]
+    MotorClient: TypeAlias = RetryClient[dict[str, Any]]
+    MotorDatabase: TypeAlias = RetryMotorDatabase[dict[str, Any]]
+else:  # Motor may not be installed
+    Client = Collection = Database = MotorClient = MotorDatabase = Any
+
+Session: TypeAlias = Any  # of the same client as the rest, which a union would not say

@@ -7,8 +7,8 @@ A module imports only from lower ones:
     _committing  _settings            the transaction of a batch
     _reading  _leases                 events, many at once; who may write
     _sources  _watermarks             where changes come from; how far the aggregates are
-    _pace  _folding  _changes  _errors
-                                      how much at once; pure
+    _pace  _folding  _changes  _errors  _watching
+                                      how much at once; pure; streams of either driver
 """
 
 from aioretry.streams._aggregator import Aggregator

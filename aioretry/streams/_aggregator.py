@@ -3,11 +3,11 @@
 import inspect
 import math
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from pymongo import ReadPreference
 
-from aioretry import RetryClient, RetryMotorCollection
+from aioretry._faces import Client, Collection, WritingCollection
 from aioretry.streams import _status
 from aioretry.streams._errors import RebuildNeededError, SourceError
 from aioretry.streams._folding import Increments
@@ -45,8 +45,9 @@ class Aggregator:
         max_seconds: For how many seconds a batch is collected at most.
 
     Raises:
-        TypeError: ``target`` is no collection of a :class:`~aioretry.RetryClient`, ``increments``
-            no plain function, or another argument of another type.
+        TypeError: ``target`` is no collection of a :class:`~aioretry.RetryClient` or of an
+            :class:`~aioretry.pymongo.AsyncRetryClient`, ``increments`` no plain function, or
+            another argument of another type.
         ValueError: A number is out of its range, the name is empty, the target is what the source
             reads, or the source and the target have different clients: a rebuild needs both to have
             the same clock.
@@ -57,7 +58,7 @@ class Aggregator:
         name: str,
         source: Source,
         increments: Increments,
-        target: RetryMotorCollection[Any],
+        target: Collection,
         *,
         parts: int = 1,
         version: str = "",
@@ -69,12 +70,15 @@ class Aggregator:
         _check_texts(name=name, version=version)
         if not name:
             raise ValueError("name must be a str that is not empty")
-        if not isinstance(target, RetryMotorCollection):
-            raise TypeError(f"target must be a collection of a RetryClient, not {target!r}")
+        if not isinstance(target, WritingCollection):
+            raise TypeError(
+                "target must be a collection of a RetryClient or of an AsyncRetryClient, "
+                f"not {target!r}"
+            )
         _check_plain(increments=increments)
         _check_numbers(parts=parts, max_changes=max_changes, max_bytes=max_bytes)
         _check_seconds(lease_seconds=lease_seconds, max_seconds=max_seconds)
-        client = cast(RetryClient[Any], target.database.client)
+        client = cast(Client, target.database.client)
         if source.watched.database.client is not client:
             raise ValueError(f"target must have the client of the source {source!r}")
         _check_target(target, source)
@@ -107,7 +111,7 @@ class Aggregator:
         return self._settings.parts
 
     @property
-    def client(self) -> RetryClient[Any]:
+    def client(self) -> Client:
         """The client of its target."""
         return self._settings.client
 
@@ -214,7 +218,7 @@ class Aggregator:
         return await _status.status(self._settings, count_up_to)
 
 
-def _check_target(target: RetryMotorCollection[Any], source: Source) -> None:
+def _check_target(target: Collection, source: Source) -> None:
     taken = {source.watched.full_name, f"{target.database.name}.{LEASES}"}
     with suppress(SourceError):
         taken.add(source.documents.full_name)

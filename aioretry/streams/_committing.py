@@ -8,7 +8,8 @@ from pymongo import ReadPreference, UpdateOne
 from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
-from aioretry import RetryMotorClientSession, RetryMotorCollection, deadline
+from aioretry import deadline
+from aioretry._faces import Collection, Session
 from aioretry.streams._changes import Position
 from aioretry.streams._errors import CounterOverflowError, WatermarkMovedError
 from aioretry.streams._folding import Fold, overflow
@@ -39,10 +40,10 @@ class Committer:
         session: What it was taken for.
     """
 
-    target: RetryMotorCollection[Any]
+    target: Collection
     leases: Leases
     lease: Lease
-    session: RetryMotorClientSession
+    session: Session
 
     async def renew(self) -> bool:
         """Renew the lease; return whether a rebuild waits for it.
@@ -74,7 +75,7 @@ class Committer:
             PyMongoError: Whether it was applied, the watermark tells.
         """
 
-        async def apply(session: RetryMotorClientSession) -> bool:
+        async def apply(session: Session) -> bool:
             # First of all, so that whoever takes the lease over waits for nobody else's locks.
             is_wanted = await self.leases.renew(self.lease, session)
             await self._move(watermark, position, changes, session)
@@ -92,7 +93,7 @@ class Committer:
         watermark: Watermark,
         position: Position,
         changes: int,
-        session: RetryMotorClientSession,
+        session: Session,
     ) -> None:
         moved = await self.target.update_one(
             watermark.expected(), move(position, changes), session=session
@@ -100,7 +101,7 @@ class Committer:
         if moved.matched_count != 1:
             raise WatermarkMovedError(f"the watermark is not at {watermark.sequence} any more")
 
-    async def _increment(self, fold: Fold, session: RetryMotorClientSession) -> None:
+    async def _increment(self, fold: Fold, session: Session) -> None:
         updates = fold.updates()
         if updates:
             await increment(self.target, updates, session)
@@ -108,9 +109,9 @@ class Committer:
 
 
 async def increment(
-    target: RetryMotorCollection[Any],
+    target: Collection,
     updates: Sequence[UpdateOne],
-    session: RetryMotorClientSession | None = None,
+    session: Session | None = None,
 ) -> None:
     """Apply increments.
 
@@ -133,10 +134,10 @@ async def increment(
 
 
 async def remove_zeros(
-    target: RetryMotorCollection[Any],
+    target: Collection,
     counters: Sequence[str],
     buckets: Sequence[Any] | None = None,
-    session: RetryMotorClientSession | None = None,
+    session: Session | None = None,
 ) -> None:
     """Remove counters that are zero, and then buckets that have none left.
 
@@ -153,7 +154,7 @@ async def remove_zeros(
         await target.delete_many({**chosen, **_IS_EMPTY}, session=session)
 
 
-async def load(target: RetryMotorCollection[Any], part: int) -> Watermark | None:
+async def load(target: Collection, part: int) -> Watermark | None:
     """Read the watermark of a part, as the majority has it; None if there is none."""
     majority = target.with_options(
         PLAIN, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import anyio
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryMotorClientSession, deadline, detached
+from aioretry import deadline, detached
+from aioretry._faces import Session, settled
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
 from aioretry.streams._errors import (
@@ -105,7 +106,7 @@ class Follower:
     async def _hold(self, owner: str) -> bool:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""
         settings = self.settings
-        session = await settings.client.start_session(causal_consistency=False)
+        session = await settled(settings.client.start_session(causal_consistency=False))
         leases, part, kind = settings.leases, self.part, LeaseKind.UPDATE
         try:
             lease = await to_its_end(leases.take(part, kind, owner, session))
@@ -121,7 +122,7 @@ class Follower:
         finally:
             await release(settings, leases.release([lease]), session)
 
-    async def _follow(self, lease: Lease, session: RetryMotorClientSession) -> bool:
+    async def _follow(self, lease: Lease, session: Session) -> bool:
         settings, pace = self.settings, self._pace
         committer = Committer(settings.target, settings.leases, lease, session)
         watermark = await load(settings.target, self.part)
@@ -292,9 +293,7 @@ async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-async def release(
-    settings: Settings, giving: Coroutine[Any, Any, None], session: RetryMotorClientSession
-) -> None:
+async def release(settings: Settings, giving: Coroutine[Any, Any, None], session: Session) -> None:
     """Give leases back, if that can be done at once; they end by themselves otherwise.
 
     Args:
@@ -311,7 +310,7 @@ async def release(
 
 
 async def _give_back(
-    settings: Settings, giving: Coroutine[Any, Any, None], session: RetryMotorClientSession
+    settings: Settings, giving: Coroutine[Any, Any, None], session: Session
 ) -> None:
     try:
         await giving

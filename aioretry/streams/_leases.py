@@ -16,13 +16,8 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import (
-    RetryClient,
-    RetryMotorClientSession,
-    RetryMotorCollection,
-    RetryMotorDatabase,
-    deadline,
-)
+from aioretry import deadline
+from aioretry._faces import Client, Collection, Database, Session, settled
 from aioretry.streams._errors import LeaseLostError, passes_by_itself
 
 T = TypeVar("T")
@@ -78,21 +73,19 @@ class Leases:
         seconds: How long a lease lasts without being renewed.
     """
 
-    def __init__(self, database: RetryMotorDatabase[Any], name: str, seconds: float) -> None:
-        self._records: RetryMotorCollection[dict[str, Any]] = database.get_collection(
+    def __init__(self, database: Database, name: str, seconds: float) -> None:
+        self._records: Collection = database.get_collection(
             LEASES,
             codec_options=PLAIN,
             read_preference=ReadPreference.PRIMARY,
             write_concern=MAJORITY,
             read_concern=ReadConcern("majority"),
         )
-        self._client = cast(RetryClient[Any], database.client)
+        self._client = cast(Client, database.client)
         self._name = name
         self.seconds = seconds
 
-    async def take(
-        self, part: int, kind: LeaseKind, owner: str, session: RetryMotorClientSession
-    ) -> Lease | None:
+    async def take(self, part: int, kind: LeaseKind, owner: str, session: Session) -> Lease | None:
         """Take a lease, if it is nobody's; an owner may take its own over.
 
         Args:
@@ -132,7 +125,7 @@ class Leases:
             )
         return None if taken is None else Lease(part, owner, kind, taken["fence"])
 
-    async def renew(self, lease: Lease, session: RetryMotorClientSession | None = None) -> bool:
+    async def renew(self, lease: Lease, session: Session | None = None) -> bool:
         """Make a lease last longer.
 
         Args:
@@ -169,7 +162,7 @@ class Leases:
         """
         async with (
             deadline(self.seconds),
-            await self._client.start_session(causal_consistency=False) as session,
+            await settled(self._client.start_session(causal_consistency=False)) as session,
         ):
             for lease in leases:
                 await self.renew(lease, session)
@@ -198,7 +191,7 @@ class Leases:
             updates.append(UpdateOne({**record, "owner": owner}, _GIVEN))
         await self._records.bulk_write(updates, ordered=False)
 
-    async def retire(self, session: RetryMotorClientSession) -> None:
+    async def retire(self, session: Session) -> None:
         """End what the transactions of a lease were in, after the lease.
 
         It does not go back into the client's pool: whoever has looked at the record before the
@@ -215,25 +208,26 @@ class Leases:
     async def records(self) -> list[dict[str, Any]]:
         """Return all records, by part, with the seconds that are left of each (``left``)."""
         left = {"$divide": [{"$subtract": ["$expires", "$$NOW"]}, 1000]}
-        cursor = self._records.aggregate(
-            [
-                {"$match": {"_id.aggregator": self._name}},
-                {"$set": {"left": left}},
-                {"$sort": {"_id.part": 1}},
-            ]
+        return await self._found(
+            {"$match": {"_id.aggregator": self._name}},
+            {"$set": {"left": left}},
+            {"$sort": {"_id.part": 1}},
         )
-        return await cursor.to_list(None)
 
     async def _look(self, part: int, kind: LeaseKind, owner: str) -> Mapping[str, Any]:
         pipeline: list[dict[str, Any]] = [
             {"$match": {"_id": self._id(part)}},
             {"$project": {"session": 1, "is_free": self._is_free(kind, owner)}},
         ]
-        found = await self._records.aggregate(pipeline).to_list(1)
+        found = await self._found(*pipeline)
         if not found:
             await self._make(part)
-            found = await self._records.aggregate(pipeline).to_list(1)
+            found = await self._found(*pipeline)
         return found[0]
+
+    async def _found(self, *pipeline: dict[str, Any]) -> list[dict[str, Any]]:
+        cursor = await settled(self._records.aggregate([*pipeline]))
+        return cast(list[dict[str, Any]], await cursor.to_list(None))
 
     async def _make(self, part: int) -> None:
         with contextlib.suppress(DuplicateKeyError):  # somebody else has, at the same time

@@ -1,4 +1,4 @@
-"""Events of a change stream, many for one thread hop."""
+"""Events of a change stream, many at once."""
 
 import asyncio
 import contextlib
@@ -7,41 +7,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import anyio
-from anyio import to_thread
 from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from aioretry import RetryMotorClientSession, deadline, detached
+from aioretry import deadline, detached
+from aioretry._faces import Collection, Session, settled
 from aioretry.streams._changes import Position
 from aioretry.streams._errors import lost_position
-from aioretry.streams._sources import Collection, Source
+from aioretry.streams._sources import Source
+from aioretry.streams._watching import Stream, opened, where_it_waits
 
 _ENDING = "invalidate"
 _AWAIT_MS = 100
 
 Event = Mapping[str, Any]
-
-
-class Stream(Protocol):
-    """What is used of PyMongo's change stream."""
-
-    @property
-    def resume_token(self) -> Mapping[str, Any] | None:
-        """Where it would go on."""
-        ...
-
-    def try_next(self) -> Event | None:
-        """Wait for an event, but not for long."""
-        ...
-
-    def close(self) -> None:
-        """End it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +74,7 @@ class Reader:
             **start(position),
         }
         self._collection = watched(source)
-        self._session: RetryMotorClientSession | None = None
+        self._session: Session | None = None
         self._patience = patience
         self._stream: Stream | None = None
         self._has_ended = threading.Event()
@@ -100,19 +84,20 @@ class Reader:
 
     async def __aenter__(self) -> Self:
         client = self._collection.database.client
-        session: Any = await client.start_session(causal_consistency=self._after is not None)
+        is_after = self._after is not None
+        session = await settled(client.start_session(causal_consistency=is_after))
         if self._after is not None:
             session.advance_operation_time(self._after)
         self._session = session
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        # A thread that is under way closes the stream itself.
+        # A reading that is under way closes the stream itself.
         self._has_ended.set()
         session, self._session = self._session, None
         if session is None:
             return
-        if self._is_reading:  # and the thread will go on using the session, so nobody else may
+        if self._is_reading:  # it goes on using the session, so that nobody else may
             await self._interrupt(session)
             return
         with anyio.move_on_after(1.0, shield=True):
@@ -135,14 +120,12 @@ class Reader:
         if self._session is None:
             raise RuntimeError("a Reader is used with `async with`")
         stream, self._stream = self._stream, None
-        read = partial(self._read, stream, self._session.delegate, most, seconds)
+        read = partial(self._read, stream, self._session, most, seconds)
         self._is_reading = True
         try:
             with deadline(seconds + self._patience):
-                self._stream, found = await to_thread.run_sync(
-                    read, abandon_on_cancel=True, limiter=self._thread
-                )
-        except Exception as exc:  # the thread's, which has ended with it
+                self._stream, found = await where_it_waits(self._collection, read, self._thread)
+        except Exception as exc:  # the reading's, which has ended with it
             self._is_reading = False
             lost = lost_position(exc)
             if lost is None:
@@ -153,35 +136,38 @@ class Reader:
 
     async def _close_in_time(self, stream: Stream) -> None:
         with deadline(1.0):
-            await to_thread.run_sync(_close, stream, abandon_on_cancel=True, limiter=self._thread)
+            await where_it_waits(self._collection, partial(_close, stream), self._thread)
 
-    async def _interrupt(self, session: RetryMotorClientSession) -> None:
-        """Have the server end what a thread waits for, which would hold up the end of a process."""
+    async def _interrupt(self, session: Session) -> None:
+        """Have the server end what was waited for: a thread would hold up the end of a process."""
         kill = {"killSessions": [session.session_id]}
         with contextlib.suppress(PyMongoError), anyio.move_on_after(1.0, shield=True):
             # In its own time: it may be a deadline that has ended the reading.
-            await detached(self._collection.database.client.admin.command, kill)
+            await detached(asyncio.create_task, self._command(kill))
 
-    def _read(
-        self, stream: Stream | None, session: Any, most: int, seconds: float
+    async def _command(self, command: Mapping[str, Any]) -> None:
+        await self._collection.database.client.admin.command(dict(command))
+
+    async def _read(
+        self, stream: Stream | None, session: Session, most: int, seconds: float
     ) -> tuple[Stream, Read]:
-        watch = self._collection.delegate.watch
-        opened: Stream = watch(**self._arguments, session=session) if stream is None else stream
+        if stream is None:
+            stream = await opened(self._collection, session, **self._arguments)
         try:
-            found = _collect(opened, most, seconds)
+            found = await _collect(stream, most, seconds)
         except BaseException:
-            _close(opened)
+            await _close(stream)
             raise
         if self._has_ended.is_set():
-            _close(opened)
-        return opened, found
+            await _close(stream)
+        return stream, found
 
 
-def _collect(stream: Stream, most: int, seconds: float) -> Read:
+async def _collect(stream: Stream, most: int, seconds: float) -> Read:
     events: list[Event] = []
     end = time.monotonic() + seconds
     while len(events) < most and time.monotonic() < end:
-        event = stream.try_next()
+        event = await settled(stream.try_next())
         if event is None:
             return Read(events, stream.resume_token, is_at_end=True)
         events.append(event)
@@ -204,7 +190,7 @@ def start(position: Position) -> dict[str, Any]:
     return {"resume_after": position.token}
 
 
-def _close(stream: Stream) -> None:
+async def _close(stream: Stream) -> None:
     # The server forgets a cursor that nobody asks for, too.
     with contextlib.suppress(Exception):
-        stream.close()
+        await settled(stream.close())

@@ -14,7 +14,8 @@ from pymongo import ReadPreference
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from aioretry import RetryMotorClientSession, RetryMotorCollection, RetryMotorDatabase, deadline
+from aioretry import deadline
+from aioretry._faces import Collection, Database, Session, settled
 from aioretry.streams._changes import Position
 from aioretry.streams._committing import increment, load, remove_zeros
 from aioretry.streams._errors import (
@@ -109,7 +110,7 @@ class Rebuild:
             giving = self.settings.leases.give_up(self._owner, LeaseKind.REBUILD, parts)
             await release(self.settings, giving, session)
 
-    async def _work(self, session: RetryMotorClientSession) -> Progress | None:
+    async def _work(self, session: Session) -> Progress | None:
         for part in range(self.settings.parts):
             await self._take(part, session)
         if await self._until_it_passes(self._is_done_by_others):
@@ -127,13 +128,12 @@ class Rebuild:
                 error = exc
             await pause(_PAUSE, error)
 
-    async def _begin(self) -> RetryMotorClientSession:
+    async def _begin(self) -> Session:
         await check_deployment(self.settings.client)
         await self.settings.source.check()
         await self._check_documents()
         await self._check_target()
-        session: Any = await self.settings.client.start_session(causal_consistency=False)
-        return cast(RetryMotorClientSession, session)
+        return await settled(self.settings.client.start_session(causal_consistency=False))
 
     async def _check_target(self) -> None:
         target = self.settings.target
@@ -164,7 +164,7 @@ class Rebuild:
                 f"{documents.full_name} is capped: servers can't read it at a point in time"
             )
 
-    async def _take(self, part: int, session: RetryMotorClientSession) -> None:
+    async def _take(self, part: int, session: Session) -> None:
         while True:
             error = None
             try:
@@ -178,7 +178,7 @@ class Rebuild:
                 return
             await pause(min(_PAUSE, self.settings.lease_seconds / 4), error)
 
-    async def _ask(self, part: int, session: RetryMotorClientSession) -> Lease | None:
+    async def _ask(self, part: int, session: Session) -> Lease | None:
         leases = self.settings.leases
         for wanted in range(part, self.settings.parts):
             await leases.ask(wanted)
@@ -246,34 +246,32 @@ class Count:
     async def _drop_others(self) -> None:
         """Drop what rebuilds left behind that were interrupted."""
         target = self.settings.target
-        database = cast(RetryMotorDatabase[Any], target.database)
+        database = cast(Database, target.database)
         prefix = _prefix(target)
         for name in await database.list_collection_names():
             if not name.startswith(prefix) or not ObjectId.is_valid(name.removeprefix(prefix)):
                 continue
-            left: RetryMotorCollection[Any] = database.get_collection(
-                name, read_preference=target.read_preference
-            )
+            left: Collection = database.get_collection(name, read_preference=target.read_preference)
             if await load(left, 0) is not None or await left.find_one({}, {"_id": 1}) is None:
                 await left.drop()
 
-    async def _make_staging(self) -> RetryMotorCollection[Any]:
+    async def _make_staging(self) -> Collection:
         """Make a collection with the options and indexes of the target."""
         target = self.settings.target
         name = f"{_prefix(target)}{self._build}"
         options = await target.options()
         await target.database.create_collection(name, **options)
-        database = cast(RetryMotorDatabase[Any], target.database)
+        database = cast(Database, target.database)
         staging = database.get_collection(
             name, target.codec_options, target.read_preference, target.write_concern
         )
-        async for index in target.list_indexes():
+        async for index in await settled(target.list_indexes()):
             given = {key: value for key, value in index.items() if key not in {"v", "ns", "key"}}
             if index["name"] != "_id_":
                 await staging.create_index(list(index["key"].items()), **given)
         return staging
 
-    async def _set_watermarks(self, staging: RetryMotorCollection[Any], position: Position) -> None:
+    async def _set_watermarks(self, staging: Collection, position: Position) -> None:
         settings = self.settings
         marks = [
             Watermark(
@@ -291,7 +289,7 @@ class Count:
         async with deadline(self.settings.lease_seconds):
             await staging.insert_many([mark.document() for mark in marks])
 
-    async def _read(self, staging: RetryMotorCollection[Any], position: Position) -> None:
+    async def _read(self, staging: Collection, position: Position) -> None:
         source = self.settings.source
         documents = source.documents.with_options(read_preference=ReadPreference.PRIMARY)
         self._expected = await documents.estimated_document_count()
@@ -315,7 +313,7 @@ class Count:
                 await cursor.close()
         await self._write(staging, fold)
 
-    async def _write(self, staging: RetryMotorCollection[Any], fold: Fold) -> None:
+    async def _write(self, staging: Collection, fold: Fold) -> None:
         updates = fold.updates()
         self._counters.update(fold.counters())
         for start in range(0, len(updates), _UPDATES_AT_ONCE):
@@ -325,7 +323,7 @@ class Count:
             self._buckets += len(chunk)
             self.on_progress(self._progress())
 
-    async def _finish(self, staging: RetryMotorCollection[Any]) -> None:
+    async def _finish(self, staging: Collection) -> None:
         # Whoever has dropped it meanwhile has dropped these too. What was written to it later is
         # a collection without them.
         async with deadline(self.settings.lease_seconds):
@@ -340,7 +338,7 @@ class Count:
         if are_there != self.settings.parts:
             raise WatermarkMovedError(f"{staging.full_name} was dropped by another rebuild")
 
-    async def _swap(self, staging: RetryMotorCollection[Any]) -> None:
+    async def _swap(self, staging: Collection) -> None:
         target = self.settings.target
         try:
             async with deadline(self.settings.lease_seconds):
@@ -369,14 +367,14 @@ class Count:
         return Progress(self._documents, self._expected, self._buckets, taken)
 
 
-async def _documents_at_once(documents: RetryMotorCollection[Any]) -> int:
+async def _documents_at_once(documents: Collection) -> int:
     """Return how many documents of average size make a batch that memory bears well."""
     sizes: list[dict[str, Any]] = [
         {"$collStats": {"storageStats": {}}},
         {"$project": {"storageStats.avgObjSize": 1}},
     ]
     try:
-        found = await documents.aggregate(sizes).to_list(None)
+        found = await (await settled(documents.aggregate(sizes))).to_list(None)
     except OperationFailure as exc:
         if exc.code not in {_NOT_FOUND, _UNAUTHORIZED}:
             raise
@@ -385,7 +383,7 @@ async def _documents_at_once(documents: RetryMotorCollection[Any]) -> int:
     return int(max(1, min(_DOCUMENTS_AT_ONCE, _BYTES_AT_ONCE // size)))
 
 
-def _prefix(target: RetryMotorCollection[Any]) -> str:
+def _prefix(target: Collection) -> str:
     return f"{target.name}.rebuild."
 
 

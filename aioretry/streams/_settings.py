@@ -1,9 +1,8 @@
 """What the parts of an aggregator share."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from aioretry import RetryClient, RetryMotorCollection
+from aioretry._faces import Client, Collection
 from aioretry.streams._errors import MismatchError
 from aioretry.streams._folding import Increments
 from aioretry.streams._leases import Leases
@@ -18,8 +17,8 @@ class Settings:
     name: str
     source: Source
     increments: Increments
-    target: RetryMotorCollection[Any]
-    client: RetryClient[Any]
+    target: Collection
+    client: Client
     leases: Leases
     parts: int
     version: str

@@ -6,13 +6,12 @@ from typing import Any, Protocol
 from bson.objectid import ObjectId
 from pymongo.results import InsertOneResult
 
-from aioretry import RetryClient, RetryMotorClientSession, RetryMotorCollection
+from aioretry._faces import Client, Collection, Session
 from aioretry.streams._changes import Change, ChangeKind, Position
 from aioretry.streams._errors import SourceChangedError, SourceError
 
 _ENDS = frozenset({"drop", "rename", "dropDatabase", "invalidate"})
 _KINDS = {kind.value: kind for kind in ChangeKind}
-Collection = RetryMotorCollection[Any]
 
 
 class Source(Protocol):
@@ -259,7 +258,7 @@ async def append(
     *,
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
-    session: RetryMotorClientSession | None = None,
+    session: Session | None = None,
 ) -> InsertOneResult:
     """Append the entry of a change to a queue.
 
@@ -281,7 +280,7 @@ async def append(
     return await queue.insert_one(entry(kind, key, before=before, after=after), session=session)
 
 
-async def check_deployment(client: RetryClient[Any]) -> None:
+async def check_deployment(client: Client) -> None:
     """Look whether there are change streams.
 
     Raises:

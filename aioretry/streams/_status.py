@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from anyio import to_thread
 from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.errors import ExecutionTimeout, NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from aioretry import deadline
+from aioretry._faces import settled
 from aioretry.streams._changes import ChangeKind, Position
 from aioretry.streams._errors import StreamError, lost_position
 from aioretry.streams._leases import PLAIN, LeaseKind
 from aioretry.streams._reading import start, watched
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import Source
+from aioretry.streams._watching import opened, where_it_waits
 from aioretry.streams._watermarks import Watermark, watermark_id
 
 MOST = 100_000
@@ -165,7 +166,7 @@ async def _lag(
         now: Timestamp = hello["operationTime"]
         count = partial(_counted, settings.source, position, most, seconds)
         try:
-            number, first, is_all = await to_thread.run_sync(count, abandon_on_cancel=True)
+            number, first, is_all = await where_it_waits(settings.source.watched, count)
         except StreamError as exc:
             return None, str(exc)
         except PyMongoError as exc:
@@ -177,7 +178,7 @@ async def _lag(
     return Lag(number, waiting, is_all), None
 
 
-def _counted(
+async def _counted(
     source: Source, position: Position, most: int, seconds: float
 ) -> tuple[int, Timestamp | None, bool]:
     """Count changes; return also when the first one happened, and whether these are all."""
@@ -187,17 +188,20 @@ def _counted(
     arguments = {**arguments, "pipeline": [*arguments.get("pipeline", ()), shown]}
     number, first, end = 0, None, time.monotonic() + seconds
     try:
-        with watched(source).delegate.watch(
-            **arguments, max_await_time_ms=_AWAIT_MS, **start(position)
-        ) as stream:
+        stream = await opened(
+            watched(source), **arguments, max_await_time_ms=_AWAIT_MS, **start(position)
+        )
+        try:
             while number < most and time.monotonic() < end:
-                event = stream.try_next()
+                event = await settled(stream.try_next())
                 if event is None:
                     return number, first, True
                 if event["operationType"] not in _CHANGES:
                     source.change_of(event)  # it says what that means: the source has ended
                 number += 1
                 first = first or event["clusterTime"]
+        finally:
+            await settled(stream.close())
     except (ExecutionTimeout, NetworkTimeout):
         pass  # there may be more
     return number, first, False

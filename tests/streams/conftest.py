@@ -8,8 +8,23 @@ from pymongo import MongoClient
 
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.streams import Aggregator
+from tests.clients import for_both
 from tests.conftest import MAJORITY
 from tests.streams.tagging import IMAGES, aggregated, counted, of_change_stream
+
+# What both clients are tested with in the short form, too.
+FOR_BOTH = {
+    "test_at_random",
+    "test_from_the_beginning",
+    "test_json",
+    "test_the_session_of_a_reader_that_fails",
+    "test_while_it_follows",
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Test with both clients: in full length all, and some in the short form."""
+    for_both(metafunc, FOR_BOTH)
 
 
 @pytest.fixture(autouse=True)

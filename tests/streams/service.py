@@ -2,8 +2,8 @@
 
 import os
 
-from aioretry import RetryClient
 from aioretry.streams import Aggregator
+from tests.clients import chosen_client
 from tests.streams.tagging import of_change_stream
 
 URI, NAME = "STREAM_TEST_URI", "STREAM_TEST_NAME"
@@ -14,7 +14,7 @@ not_an_aggregator = 7
 
 def aggregator(parts: int = 1) -> Aggregator:
     """The aggregator that the environment names."""
-    database = RetryClient(os.environ[URI]).aioretry_tests
+    database = chosen_client()(os.environ[URI]).aioretry_tests
     name = os.environ[NAME]
     return of_change_stream(
         database[name],

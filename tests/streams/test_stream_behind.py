@@ -6,7 +6,6 @@ import pytest
 from pymongo import ReadPreference
 from pymongo.monitoring import CommandListener
 
-from aioretry import RetryClient
 from aioretry.testing import ReplicaSet
 from tests.streams.tagging import IMAGES, aggregated, animal, counted, of_change_stream
 
@@ -29,10 +28,12 @@ class Streams(CommandListener):
         pass
 
 
-async def test_caught_up_with_what_was_acknowledged(shared_set, documents, target, fresh, tags):
+async def test_caught_up_with_what_was_acknowledged(
+    shared_set, documents, target, fresh, tags, client_class
+):
     """A new primary has to know of all that was acknowledged before the call, to say so."""
     streams = Streams()
-    async with RetryClient(shared_set.uri, event_listeners=[streams]) as client:
+    async with client_class(shared_set.uri, event_listeners=[streams]) as client:
         database = client.aioretry_tests
         aggregator = of_change_stream(database[documents.name], database[target.name])
         await aggregator.rebuild()
@@ -48,10 +49,10 @@ async def test_caught_up_with_what_was_acknowledged(shared_set, documents, targe
 
 
 @pytest.fixture
-async def delayed(server_version):
+async def delayed(server_version, client_class):
     """A set with a member that is an hour behind, and the options by which a client reads it."""
     with ReplicaSet(version=server_version) as servers:
-        async with RetryClient(servers.uri) as client:
+        async with client_class(servers.uri) as client:
             primary = (await client.admin.command("hello"))["primary"]
             config = (await client.admin.command("replSetGetConfig"))["config"]
             late = next(each for each in config["members"] if each["host"] != primary)
@@ -61,9 +62,9 @@ async def delayed(server_version):
         yield f"{servers.uri}&readPreference=secondary&readPreferenceTags=late:1"
 
 
-async def test_a_delayed_member(delayed):
+async def test_a_delayed_member(delayed, client_class):
     """A client that reads from one rebuilds all the same, and follows."""
-    async with asyncio.timeout(60.0), RetryClient(delayed) as client:
+    async with asyncio.timeout(60.0), client_class(delayed) as client:
         database = client.aioretry_tests
         await database.create_collection("animals", **IMAGES)
         documents, target = database.animals, database.tags

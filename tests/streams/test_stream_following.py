@@ -140,11 +140,10 @@ async def test_indexes_and_options_stay(documents, target, aggregator):
     assert await target.index_information() == indexes
 
 
-async def test_through_mongoses(documents, target, fresh, tags, shared_set, client):
+async def test_through_mongoses(documents, target, fresh, tags, shared_set, client, client_class):
     """Routers make no difference."""
-    from aioretry import RetryClient
 
-    async with FakeMongoses(shared_set) as cluster, RetryClient(cluster.uri) as routed:
+    async with FakeMongoses(shared_set) as cluster, client_class(cluster.uri) as routed:
         aggregator = of_change_stream(
             routed.aioretry_tests[documents.name], routed.aioretry_tests[target.name]
         )

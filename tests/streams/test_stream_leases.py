@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from aioretry import RetryClient
 from aioretry.streams import LeaseKind, _status
 from tests.streams.tagging import animal, of_change_stream
 
@@ -37,9 +36,9 @@ def caught_up(tags, fresh):
 
 
 @pytest.fixture
-async def frozen(replica_set, documents, target):
+async def frozen(replica_set, documents, target, client_class):
     """An aggregator with a short lease, over a client whose commands can be held up."""
-    async with RetryClient(replica_set.uri, appName=FROZEN) as client:
+    async with client_class(replica_set.uri, appName=FROZEN) as client:
         yield of_change_stream(
             client.aioretry_tests[documents.name],
             client.aioretry_tests[target.name],

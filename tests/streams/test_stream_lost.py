@@ -62,11 +62,11 @@ async def roll_over(client: RetryClient, after: Timestamp) -> None:
 
 
 @pytest.mark.parametrize("follows", [True, False], ids=["followed", "just rebuilt"])
-async def test_the_oplog_has_rolled_over(follows, hasty):
+async def test_the_oplog_has_rolled_over(follows, hasty, client_class):
     """A watermark that is older than the oplog is an error, again and again, until a rebuild."""
     async with (
         ReplicaSet(members=1, mongod=hasty) as servers,
-        RetryClient(servers.uri) as client,
+        client_class(servers.uri) as client,
     ):
         documents = await client.zoo.create_collection("animals", **IMAGES)
         target = client.zoo.tags

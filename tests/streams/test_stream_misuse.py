@@ -5,7 +5,6 @@ import math
 import pytest
 from pymongo.read_concern import ReadConcern
 
-from aioretry import RetryClient
 from aioretry.streams import (
     Aggregator,
     ChangeStreamSource,
@@ -55,9 +54,9 @@ async def test_arguments(given, kind, told, collection):
         Aggregator(**arguments)
 
 
-async def test_two_clients(collection, shared_set):
+async def test_two_clients(collection, shared_set, client_class):
     """A source of another client may be another deployment's: their clocks tell nothing."""
-    async with RetryClient(shared_set.uri) as other:
+    async with client_class(shared_set.uri) as other:
         with pytest.raises(ValueError, match="the client of the source"):
             of_change_stream(other.aioretry_tests[collection.name], collection.database.tags)
 
@@ -110,10 +109,12 @@ async def test_collections_of_others(documents, aggregator, target):
     ],
     ids=str,
 )
-async def test_options_of_the_client(options, shared_set, documents, target, fresh, tags):
+async def test_options_of_the_client(
+    options, shared_set, documents, target, fresh, tags, client_class
+):
     """What a client reads by default is no matter."""
     await documents.insert_one(animal(1, "x"))
-    async with RetryClient(shared_set.uri, **options) as client:
+    async with client_class(shared_set.uri, **options) as client:
         database = client.aioretry_tests
         aggregator = of_change_stream(database[documents.name], database[target.name])
         await aggregator.rebuild()
@@ -142,9 +143,9 @@ async def test_a_queue_that_forgets(collection, target):
         await Aggregator("forgets", source, by_tag, target).rebuild()
 
 
-async def test_a_standalone_server():
+async def test_a_standalone_server(client_class):
     """It has no change streams, and that is said at once."""
-    async with Standalone() as server, RetryClient(server.uri) as client:
+    async with Standalone() as server, client_class(server.uri) as client:
         zoo = client.zoo
         aggregator = of_change_stream(zoo.animals, zoo.tags)
         for attempt in (aggregator.run, aggregator.rebuild):

@@ -6,7 +6,6 @@ import time
 import pytest
 from anyio.to_thread import current_default_thread_limiter
 
-from aioretry import RetryClient
 from aioretry.streams import NotBuiltError, PositionLostError, _following, _pace
 from tests.streams.tagging import animal, by_tag, of_change_stream
 
@@ -14,9 +13,9 @@ SLOW = "slow"
 
 
 @pytest.fixture
-async def slow(replica_set, documents, target):
+async def slow(replica_set, documents, target, client_class):
     """An aggregator with a short lease, over a client whose commands can be held up."""
-    async with RetryClient(replica_set.uri, appName=SLOW) as client:
+    async with client_class(replica_set.uri, appName=SLOW) as client:
         yield of_change_stream(
             client.aioretry_tests[documents.name],
             client.aioretry_tests[target.name],

@@ -8,7 +8,6 @@ from bson.codec_options import TypeDecoder, TypeRegistry
 from bson.decimal128 import Decimal128
 from bson.errors import InvalidBSON
 
-from aioretry import RetryClient
 from aioretry.streams import ChangeStreamSource
 from aioretry.streams._committing import load
 from aioretry.streams._leases import LEASES
@@ -19,9 +18,9 @@ EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 @pytest.fixture
-async def owner(replica_set):
+async def owner(replica_set, client_class):
     """A client whose worker is to lose its lease."""
-    async with RetryClient(replica_set.uri) as client:
+    async with client_class(replica_set.uri) as client:
         yield client
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from aioretry import RetryClient
 from aioretry.streams import LeaseKind, LeaseLostError, Progress
 from aioretry.streams._leases import LEASES
 from aioretry.testing._admin import CommandFailedError, run_command, split_address
@@ -27,9 +26,9 @@ class Seen(list[Mapping[str, Any]]):
 
 
 @pytest.fixture
-async def frozen(replica_set, documents, target):
+async def frozen(replica_set, documents, target, client_class):
     """An aggregator with a short lease, over a client whose commands can be held up."""
-    async with RetryClient(replica_set.uri, appName=FROZEN) as client:
+    async with client_class(replica_set.uri, appName=FROZEN) as client:
         yield of_change_stream(
             client.aioretry_tests[documents.name],
             client.aioretry_tests[target.name],

@@ -4,8 +4,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import IO, Any, TypeAlias
 
@@ -20,16 +21,9 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
-from aioretry import (
-    DeadlineExceeded,
-    Outcome,
-    RetryMotorClientSession,
-    RetryMotorCollection,
-    RetryMotorDatabase,
-    StatementSource,
-    outcome_of,
-    partial_result_of,
-)
+import aioretry
+from aioretry import DeadlineExceeded, Outcome, StatementSource, outcome_of, partial_result_of
+from aioretry._faces import Client, Collection, Database
 from aioretry.idempotent import (
     IdempotencyConflict,
     KeyExpiredError,
@@ -38,9 +32,9 @@ from aioretry.idempotent import (
     NoTurnError,
     OnceAnswer,
 )
+from aioretry.idempotent._once import Work
 
 Parse: TypeAlias = Callable[[str], float]
-StoredWork: TypeAlias = Callable[[RetryMotorClientSession], Awaitable[Mapping[str, Any]]]
 
 MEDIA_TYPE = "application/problem+json"
 TIMEOUT_HEADER = "X-Request-Timeout"
@@ -241,6 +235,17 @@ class RequestLimits:
             return Problem(400, "bad_header", f"the header field {self.header} can't be read")
 
 
+def maker_of(
+    uri: object, client: type[Client] | None, keys: object, options: Mapping[str, Any]
+) -> Callable[[], Any]:
+    """Return what makes a service's client; arguments and errors as those who call this say."""
+    if not isinstance(uri, str):
+        raise TypeError(f"uri must be a str, not {type(uri).__name__}")
+    if keys is not None and not isinstance(keys, Keys):
+        raise TypeError(f"keys must be a Keys or None, not {keys!r}")
+    return partial(aioretry.RetryClient if client is None else client, uri, **options)
+
+
 def _positive(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds, not {value!r}")
@@ -320,7 +325,7 @@ class KeyOfRequest:
     def __init__(
         self,
         keys: Keys,
-        database: RetryMotorDatabase[Any],
+        database: Database,
         caller: object,
         key: str | NoKey,
         request: bytes,
@@ -337,14 +342,14 @@ class KeyOfRequest:
         self._request = hashlib.sha256(request).digest()
         self._used: set[str] = set()
 
-    def source(self, collection: RetryMotorCollection[Any]) -> StatementSource | None:
+    def source(self, collection: Collection) -> StatementSource | None:
         """Return what ``collection.operation(key=...)`` asks; for its use only."""
         self._use(f"{collection.database.name}.{collection.name}", once=False)
         if self._key is None:
             return None
         return self._keys(self._key, caller=self._caller).source(collection)
 
-    async def stored(self, work: StoredWork) -> OnceAnswer:
+    async def stored(self, work: Work) -> OnceAnswer:
         """Do the work and store its answer, or give the answer that is stored."""
         self._use("once", once=True)
         return await self._keys.once(

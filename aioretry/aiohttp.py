@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import anyio
 from aiohttp import web
@@ -11,7 +11,8 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from pymongo.errors import PyMongoError
 
-from aioretry import Deadline, RetryClient, RetryMotorClientSession, deadline, outcome_of
+from aioretry import Deadline, deadline, outcome_of
+from aioretry._faces import Client, MotorClient, Session
 from aioretry._web import (
     KEY_HEADER,
     MEDIA_TYPE,
@@ -26,12 +27,15 @@ from aioretry._web import (
     has_body,
     joined,
     key_of,
+    maker_of,
     problem_of,
     seconds_of,
 )
 from aioretry.idempotent import Keys
+from aioretry.pymongo import AsyncRetryClient
 
 __all__ = [
+    "ASYNCIO_CLIENT",
     "CLIENT",
     "KEYS",
     "CallerKey",
@@ -45,8 +49,11 @@ __all__ = [
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-CLIENT: web.AppKey[RetryClient[dict[str, Any]]] = web.AppKey("aioretry.client", RetryClient)
+CLIENT: web.AppKey[MotorClient] = web.AppKey("aioretry.client")
 """Where an application has its client."""
+
+ASYNCIO_CLIENT = cast(web.AppKey[AsyncRetryClient[dict[str, Any]]], CLIENT)
+"""The same, for type checkers, where it is an :class:`~aioretry.pymongo.AsyncRetryClient`."""
 
 KEYS: web.AppKey[Keys] = web.AppKey("aioretry.keys", Keys)
 """Where an application has what its idempotency keys are made by."""
@@ -58,7 +65,11 @@ _DEADLINE: Any = (
 
 
 def mongodb_ctx(
-    uri: str, *, keys: Keys | None = None, **options: Any
+    uri: str,
+    *,
+    client: type[Client] | None = None,
+    keys: Keys | None = None,
+    **options: Any,
 ) -> Callable[[web.Application], AsyncIterator[None]]:
     """Return what opens a client, and closes it at the end: ``app.cleanup_ctx.append(...)``.
 
@@ -66,22 +77,20 @@ def mongodb_ctx(
 
     Args:
         uri: Of the deployment.
+        client: Its class, such as :class:`~aioretry.pymongo.AsyncRetryClient`; None is
+            :class:`~aioretry.RetryClient`.
         keys: What :func:`idempotency_key` needs; closed before the client.
-        **options: As for :class:`~aioretry.RetryClient`.
+        **options: As for the client.
 
     Raises:
         TypeError: ``uri`` is not a str, or ``keys`` not a :class:`~aioretry.idempotent.Keys`.
+        ImportError: ``client`` is None, and Motor is not installed.
     """
-    if not isinstance(uri, str):
-        raise TypeError(f"uri must be a str, not {type(uri).__name__}")
-    if keys is not None and not isinstance(keys, Keys):
-        raise TypeError(f"keys must be a Keys or None, not {keys!r}")
+    make = maker_of(uri, client, keys, options)
 
     async def mongodb(app: web.Application) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            app[CLIENT] = await stack.enter_async_context(
-                RetryClient[dict[str, Any]](uri, **options)
-            )
+            app[CLIENT] = await stack.enter_async_context(make())
             if keys is not None:
                 app[KEYS] = await stack.enter_async_context(keys)
             yield
@@ -212,7 +221,7 @@ class CallerKey(KeyOfRequest):
 
     async def once(
         self,
-        work: Callable[[RetryMotorClientSession], Awaitable[Any]],
+        work: Callable[[Session], Awaitable[Any]],
         *,
         status: int = 200,
     ) -> web.Response:
@@ -242,7 +251,7 @@ class CallerKey(KeyOfRequest):
             Exception: Whatever the work raised.
         """
 
-        async def stored(session: RetryMotorClientSession) -> dict[str, Any]:
+        async def stored(session: Session) -> dict[str, Any]:
             answer = await work(session)
             if not isinstance(answer, web.StreamResponse):
                 answer = web.json_response(answer, status=status)

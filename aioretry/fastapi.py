@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, UploadFile
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aioretry import RetryClient, RetryMotorClientSession, RetryMotorDatabase, deadline, outcome_of
+from aioretry import _faces, deadline, outcome_of
 from aioretry._web import (
     KEY_HEADER,
     MEDIA_TYPE,
@@ -30,12 +30,16 @@ from aioretry._web import (
     has_body,
     joined,
     key_of,
+    maker_of,
     problem_of,
     seconds_of,
 )
 from aioretry.idempotent import Keys
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryDatabase
 
 __all__ = [
+    "AsyncioClient",
+    "AsyncioDatabase",
     "CallerKey",
     "Client",
     "Database",
@@ -55,12 +59,18 @@ _FORMS = {"multipart/form-data", "application/x-www-form-urlencoded"}
 class MongoState(TypedDict):
     """What the lifespan adds to the state of each request."""
 
-    mongodb: RetryClient[dict[str, Any]]
+    mongodb: Any
+    """The client, of the class that was asked for."""
+
     mongodb_keys: Keys | None
 
 
 def mongodb_lifespan(
-    uri: str, *, keys: Keys | None = None, **options: Any
+    uri: str,
+    *,
+    client: type[_faces.Client] | None = None,
+    keys: Keys | None = None,
+    **options: Any,
 ) -> Callable[[Any], AbstractAsyncContextManager[MongoState]]:
     """Return a lifespan that opens a client, and closes it at the end.
 
@@ -69,31 +79,31 @@ def mongodb_lifespan(
 
     Args:
         uri: Of the deployment.
+        client: Its class, such as :class:`~aioretry.pymongo.AsyncRetryClient`; None is
+            :class:`~aioretry.RetryClient`.
         keys: What :func:`idempotency_key` needs; closed before the client.
-        **options: As for :class:`~aioretry.RetryClient`.
+        **options: As for the client.
 
     Raises:
         TypeError: ``uri`` is not a str, or ``keys`` not a :class:`~aioretry.idempotent.Keys`.
+        ImportError: ``client`` is None, and Motor is not installed.
     """
-    if not isinstance(uri, str):
-        raise TypeError(f"uri must be a str, not {type(uri).__name__}")
-    if keys is not None and not isinstance(keys, Keys):
-        raise TypeError(f"keys must be a Keys or None, not {keys!r}")
+    make = maker_of(uri, client, keys, options)
 
     @asynccontextmanager
     async def lifespan(app: object) -> AsyncIterator[MongoState]:
         del app
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(RetryClient[dict[str, Any]](uri, **options))
+            made = await stack.enter_async_context(make())
             if keys is not None:
                 await stack.enter_async_context(keys)
-            yield MongoState(mongodb=client, mongodb_keys=keys)
+            yield MongoState(mongodb=made, mongodb_keys=keys)
 
     return lifespan
 
 
-async def _client_of(connection: HTTPConnection) -> RetryClient[dict[str, Any]]:
-    client: RetryClient[dict[str, Any]] | None = getattr(connection.state, "mongodb", None)
+async def _client_of(connection: HTTPConnection) -> Any:
+    client = getattr(connection.state, "mongodb", None)
     if client is None:
         raise RuntimeError(
             "there is no client: FastAPI(lifespan=mongodb_lifespan(uri)) makes one when it starts; "
@@ -102,14 +112,21 @@ async def _client_of(connection: HTTPConnection) -> RetryClient[dict[str, Any]]:
     return client
 
 
-Client = Annotated[RetryClient[dict[str, Any]], Depends(_client_of)]
+Client = Annotated[_faces.MotorClient, Depends(_client_of)]
 """A dependency, the client of the lifespan."""
+
+AsyncioClient = Annotated[AsyncRetryClient[dict[str, Any]], Depends(_client_of)]
+"""The same, for type checkers, where it is an :class:`~aioretry.pymongo.AsyncRetryClient`."""
+
+_EitherClient = Annotated[_faces.Client, Depends(_client_of)]
 
 
 def database(
     name: str | None = None,
-) -> Callable[[RetryClient[dict[str, Any]]], Awaitable[RetryMotorDatabase[dict[str, Any]]]]:
+) -> Callable[[_faces.Client], Awaitable[_faces.Database]]:
     """Return what gives a database: ``Annotated[RetryMotorDatabase, Depends(database("shop"))]``.
+
+    With the other client, that is ``Annotated[AsyncRetryDatabase, Depends(database("shop"))]``.
 
     Args:
         name: The database's; None is the one that the URI names.
@@ -120,14 +137,17 @@ def database(
     if not isinstance(name, str | None):
         raise TypeError(f"name must be a str or None, not {name!r}")
 
-    async def database_of(client: Client) -> RetryMotorDatabase[dict[str, Any]]:
+    async def database_of(client: _EitherClient) -> _faces.Database:
         return client.get_default_database() if name is None else client[name]
 
     return database_of
 
 
-Database = Annotated[RetryMotorDatabase[dict[str, Any]], Depends(database())]
+Database = Annotated[_faces.MotorDatabase, Depends(database())]
 """A dependency, the database that the URI names."""
+
+AsyncioDatabase = Annotated[AsyncRetryDatabase[dict[str, Any]], Depends(database())]
+"""The same, for type checkers, of an :class:`~aioretry.pymongo.AsyncRetryClient`."""
 
 
 class DeadlineMiddleware:
@@ -277,7 +297,7 @@ class CallerKey(KeyOfRequest):
 
     async def once(
         self,
-        work: Callable[[RetryMotorClientSession], Awaitable[Any]],
+        work: Callable[[_faces.Session], Awaitable[Any]],
         *,
         status_code: int = 200,
     ) -> Response:
@@ -307,7 +327,7 @@ class CallerKey(KeyOfRequest):
             Exception: Whatever the work raised.
         """
 
-        async def stored(session: RetryMotorClientSession) -> dict[str, Any]:
+        async def stored(session: _faces.Session) -> dict[str, Any]:
             answer = await work(session)
             if not isinstance(answer, Response):
                 answer = JSONResponse(jsonable_encoder(answer), status_code)
@@ -357,7 +377,7 @@ def idempotency_key(
 
     async def key_of_request(
         request: Request,
-        client: Client,
+        client: _EitherClient,
         caller: Annotated[Any, Depends(scope)],
         field: Annotated[str | None, Header(alias=KEY_HEADER)] = None,
     ) -> CallerKey:

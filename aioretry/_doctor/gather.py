@@ -10,7 +10,7 @@ import pymongo
 from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_preferences import Nearest
 
-from aioretry import RetryClient, deadline
+from aioretry import deadline
 from aioretry._doctor.facts import (
     Absent,
     ClientFacts,
@@ -22,6 +22,7 @@ from aioretry._doctor.facts import (
 )
 from aioretry._doctor.members import NOT_KNOWN, ask_member, told
 from aioretry._doctor.secrets import has_credentials, without_secrets
+from aioretry.pymongo import AsyncRetryClient
 
 Address = tuple[str, int | None]
 
@@ -49,7 +50,7 @@ async def gather(uri: str, seconds: float) -> Facts:
     """
     with warnings.catch_warnings(record=True) as ignored:
         warnings.simplefilter("always")
-        client: RetryClient[Any] = RetryClient(uri, server_selector=_select)
+        client: AsyncRetryClient[Any] = AsyncRetryClient(uri, server_selector=_select)
     async with client:
         # Other categories are not about the connection string.
         told = [str(each.message) for each in ignored if issubclass(each.category, UserWarning)]
@@ -62,7 +63,7 @@ async def gather(uri: str, seconds: float) -> Facts:
         return await _look(client, facts_of_client, uri, seconds)
 
 
-async def _look(client: RetryClient[Any], own: ClientFacts, uri: str, seconds: float) -> Facts:
+async def _look(client: AsyncRetryClient[Any], own: ClientFacts, uri: str, seconds: float) -> Facts:
     topology: Any = client.topology_description
     addresses = [a for a, s in topology.server_descriptions().items() if not _is_arbiter(s)]
     answers, default, config = await asyncio.gather(
@@ -91,7 +92,7 @@ def _are_of_a_set(members: Sequence[Member]) -> bool:
 
 
 async def _ask(
-    client: RetryClient[Any], address: Address, uri: str, seconds: float
+    client: AsyncRetryClient[Any], address: Address, uri: str, seconds: float
 ) -> Member | Absent:
     name = _name_of(address)
     _asked.set(address)  # of this task alone
@@ -106,7 +107,7 @@ async def _ask(
 
 
 async def _default_write_concern(
-    client: RetryClient[Any], seconds: float
+    client: AsyncRetryClient[Any], seconds: float
 ) -> Maybe[Mapping[str, Any]]:
     async with deadline(seconds):
         reply = await told(client.admin.command({"getDefaultRWConcern": 1}), "clusterMonitor")
@@ -121,7 +122,7 @@ async def _default_write_concern(
     }
 
 
-async def _set_config(client: RetryClient[Any], seconds: float) -> Maybe[SetConfig]:
+async def _set_config(client: AsyncRetryClient[Any], seconds: float) -> Maybe[SetConfig]:
     async with deadline(seconds):
         asked = client.admin.command({"replSetGetConfig": 1}, read_preference=Nearest())
         reply = await told(asked, "clusterMonitor")
@@ -149,7 +150,7 @@ def _select(servers: Sequence[Any]) -> Sequence[Any]:
     return servers if asked is None else [each for each in servers if each.address == asked]
 
 
-def _client_facts(client: RetryClient[Any], uri: str, ignored: Sequence[str]) -> ClientFacts:
+def _client_facts(client: AsyncRetryClient[Any], uri: str, ignored: Sequence[str]) -> ClientFacts:
     options: Any = client.options
     pool = options.pool_options
     return ClientFacts(

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_preferences import Nearest
 
-from aioretry import RetryClient
 from aioretry._doctor.facts import Clock, Maybe, Member, Unknown
+from aioretry.pymongo import AsyncRetryClient
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ Command = Mapping[str, Any]
 Ask = Callable[[Command], Awaitable[Mapping[str, Any]]]
 
 
-async def ask_member(client: RetryClient[Any], address: str) -> Member:
+async def ask_member(client: AsyncRetryClient[Any], address: str) -> Member:
     """Return what the server says that the client's selector lets through.
 
     Raises:
@@ -102,7 +102,7 @@ async def _parameter(ask: Ask, name: str) -> Maybe[Any]:
     return _part(reply, name)
 
 
-async def _oplog_hours(client: RetryClient[Any], role: str) -> Maybe[float]:
+async def _oplog_hours(client: AsyncRetryClient[Any], role: str) -> Maybe[float]:
     if role not in {"primary", "secondary"}:
         return Unknown("it has no oplog of its own")
     oplog = client.local.get_collection("oplog.rs", read_preference=Nearest())

@@ -425,8 +425,8 @@ async def client_of_three(three_members):
         yield client
 
 
-WITHOUT_MOTOR = """
-import importlib.abc, sys
+HIDDEN = """
+import importlib.abc, importlib.util, sys
 
 class Hidden(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
@@ -434,9 +434,12 @@ class Hidden(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Hidden())
+"""
+WITHOUT_MOTOR = f"""{HIDDEN}
 import aioretry, aioretry.pymongo
 from aioretry.pymongo import AsyncRetryClient
 assert not [name for name in sys.modules if name.partition(".")[0] == "motor"]
+assert "RetryClient" in dir(aioretry) and "RetryClient" not in vars(aioretry)
 for name in ("RetryClient", "RetryMotorCollection", "RetryMotorDatabase"):
     try:
         getattr(aioretry, name)
@@ -454,6 +457,37 @@ except AttributeError as exc:
 def test_without_motor(run_script):
     """It is imported where Motor is not installed; what needs Motor says how to get it."""
     assert "module 'aioretry' has no attribute 'nothing'\n" == run_script(WITHOUT_MOTOR)
+
+
+ABOVE = f"""{HIDDEN}
+import importlib
+import aioretry.__main__, aioretry.idempotent, aioretry.streams, aioretry.testing
+for needed, name in {{
+    "aiohttp": "aiohttp",
+    "fastapi": "fastapi",
+    "opentelemetry": "telemetry.opentelemetry",
+    "prometheus_client": "telemetry.prometheus",
+}}.items():
+    if importlib.util.find_spec(needed):
+        importlib.import_module("aioretry." + name)
+if importlib.util.find_spec("fastapi"):
+    from aioretry.fastapi import mongodb_lifespan
+    from aioretry.pymongo import AsyncRetryClient
+    mongodb_lifespan(sys.argv[1], client=AsyncRetryClient)
+    try:
+        mongodb_lifespan(sys.argv[1])
+    except ImportError as exc:
+        assert "pip install motor" in str(exc), exc
+    else:
+        raise AssertionError
+sys.exit(aioretry.__main__.main(["doctor", sys.argv[1]]) > 1)
+"""
+
+
+async def test_what_stands_above_without_motor(run_script, replica_set):
+    """So is all that stands above the client; the doctor examines what there is."""
+    told = await asyncio.to_thread(run_script, ABOVE, replica_set.uri)
+    assert "replica set" in told
 
 
 def test_motors_names_are_the_public_ones():

@@ -25,6 +25,7 @@ class Scene:
     """The work of `POST /once`."""
 
     uri: str = ""
+    client: type[Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
     default: float = 30.0
     grace: float = 20.0
@@ -47,7 +48,9 @@ async def increment(collection: RetryMotorCollection) -> None:
 def fastapi_app(scene: Scene) -> FastAPI:
     """The service in FastAPI."""
     app = FastAPI(
-        lifespan=for_fastapi.mongodb_lifespan(scene.uri, keys=scene.keys(), **scene.options)
+        lifespan=for_fastapi.mongodb_lifespan(
+            scene.uri, client=scene.client, keys=scene.keys(), **scene.options
+        )
     )
     app.add_middleware(
         for_fastapi.DeadlineMiddleware, default=scene.default, maximum=60.0, grace=scene.grace
@@ -128,7 +131,9 @@ def aiohttp_app(scene: Scene) -> web.Application:
         default=scene.default, maximum=60.0, grace=scene.grace
     )
     app = web.Application(middlewares=[for_aiohttp.problem_middleware, limit_time])
-    app.cleanup_ctx.append(for_aiohttp.mongodb_ctx(scene.uri, keys=scene.keys(), **scene.options))
+    app.cleanup_ctx.append(
+        for_aiohttp.mongodb_ctx(scene.uri, client=scene.client, keys=scene.keys(), **scene.options)
+    )
     key_of = for_aiohttp.idempotency_key(scope=caller, database=DATABASE)
     optional_key_of = for_aiohttp.idempotency_key(scope=caller, database=DATABASE, required=False)
 

@@ -11,7 +11,21 @@ from aiohttp.test_utils import TestServer
 from fastapi import FastAPI
 
 from aioretry.testing import Faults
+from tests.clients import for_both
 from tests.services.apps import DATABASE, Scene, aiohttp_app, fastapi_app
+
+# What both clients are tested with in the short form, too.
+FOR_BOTH = {
+    "test_another_request",
+    "test_client_and_databases",
+    "test_client_and_keys",
+    "test_write_that_hangs",
+}
+
+
+def pytest_generate_tests(metafunc):
+    """Test with both clients: in full length all, and some in the short form."""
+    for_both(metafunc, FOR_BOTH)
 
 
 @asynccontextmanager
@@ -38,7 +52,7 @@ async def aiohttp_client(app: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def scene(servers_of_test) -> Scene:
+def scene(servers_of_test, client_class) -> Scene:
     """What the services of a test do: work that inserts a document, and answers by a new number."""
 
     async def work(collection, session):
@@ -48,7 +62,7 @@ def scene(servers_of_test) -> Scene:
 
     name = f"c{uuid.uuid4().hex[:12]}"
     options = {"w": "majority", "journal": True}
-    return Scene(name, work, uri=servers_of_test.uri, options=options)
+    return Scene(name, work, servers_of_test.uri, client_class, options)
 
 
 @pytest.fixture

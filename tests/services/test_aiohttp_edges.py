@@ -28,7 +28,9 @@ key_of = idempotency_key(scope=caller, database=DATABASE)
 def app(scene) -> web.Application:
     """An application with a client and problem details."""
     app = web.Application(middlewares=[problem_middleware])
-    app.cleanup_ctx.append(mongodb_ctx(scene.uri, keys=Keys(b"0123456789abcdef", "tests")))
+    app.cleanup_ctx.append(
+        mongodb_ctx(scene.uri, client=scene.client, keys=Keys(b"0123456789abcdef", "tests"))
+    )
     return app
 
 

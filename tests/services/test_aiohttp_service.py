@@ -6,7 +6,7 @@ import httpx
 import pytest
 from aiohttp import web
 
-from aioretry import RetryClient, deadline
+from aioretry import deadline
 from aioretry.aiohttp import (
     CLIENT,
     KEYS,
@@ -27,7 +27,7 @@ def app(scene) -> web.Application:
     """An application with a client, deadlines and problem details."""
     limit_time = deadline_middleware(default=30.0)
     app = web.Application(middlewares=[limit_time, problem_middleware])
-    app.cleanup_ctx.append(mongodb_ctx(scene.uri, keys=Keys(SECRET, "tests")))
+    app.cleanup_ctx.append(mongodb_ctx(scene.uri, client=scene.client, keys=Keys(SECRET, "tests")))
     return app
 
 
@@ -36,13 +36,13 @@ async def me(request: web.Request) -> str:
     return "me"
 
 
-async def test_client_and_keys(app):
+async def test_client_and_keys(app, scene):
     """They are there from start to end, for sub-applications too."""
 
     async def handler(request):
         of_this, of_all = request.app.get(CLIENT), request.config_dict[CLIENT]
         await of_all.admin.command("ping")
-        return web.json_response([of_this is None, isinstance(of_all, RetryClient)])
+        return web.json_response([of_this is None, isinstance(of_all, scene.client)])
 
     inner = web.Application()
     inner.router.add_get("/", handler)

@@ -33,7 +33,9 @@ HTTP = {"type": "http", "http_version": "1.1", "method": "GET", "query_string": 
 @pytest.fixture
 def app(scene) -> FastAPI:
     """An application with a client, deadlines and problem details."""
-    app = FastAPI(lifespan=mongodb_lifespan(scene.uri, keys=Keys(SECRET, "tests")))
+    app = FastAPI(
+        lifespan=mongodb_lifespan(scene.uri, client=scene.client, keys=Keys(SECRET, "tests"))
+    )
     app.add_middleware(DeadlineMiddleware, default=30.0)
     add_problem_handlers(app)
     return app
@@ -260,7 +262,9 @@ class TestDeadlineMiddleware:
 class TestDependencies:
     async def test_client_and_databases(self, app, scene):
         """They come from the lifespan; the default database is the URI's."""
-        app = FastAPI(lifespan=mongodb_lifespan(scene.uri.replace("/?", "/named?")))
+        app = FastAPI(
+            lifespan=mongodb_lifespan(scene.uri.replace("/?", "/named?"), client=scene.client)
+        )
 
         @app.get("/")
         async def handler(
@@ -301,7 +305,7 @@ class TestDependencies:
 
     async def test_own_lifespan(self, scene):
         """It can be part of another lifespan, whose state is beside it."""
-        mongodb = mongodb_lifespan(scene.uri)
+        mongodb = mongodb_lifespan(scene.uri, client=scene.client)
 
         @asynccontextmanager
         async def lifespan(app):
@@ -311,7 +315,7 @@ class TestDependencies:
         app = FastAPI(lifespan=lifespan)
         async with app.router.lifespan_context(app) as state:
             assert state["mine"] == 1
-            assert isinstance(state["mongodb"], RetryClient)
+            assert isinstance(state["mongodb"], scene.client)
 
     async def test_without_a_lifespan(self):
         """What was forgotten is said."""

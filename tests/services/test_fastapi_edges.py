@@ -34,7 +34,9 @@ MyKey = Annotated[CallerKey, Depends(of_me)]
 @pytest.fixture
 def app(scene) -> FastAPI:
     """An application with a client and problem details."""
-    app = FastAPI(lifespan=mongodb_lifespan(scene.uri, keys=Keys(SECRET, "tests")))
+    app = FastAPI(
+        lifespan=mongodb_lifespan(scene.uri, client=scene.client, keys=Keys(SECRET, "tests"))
+    )
     add_problem_handlers(app)
     return app
 

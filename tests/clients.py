@@ -1,7 +1,8 @@
-"""Both clients, for tests that were written for Motor's."""
+"""Both clients, for commands that take either; and PyMongo's for tests written for Motor's."""
 
+import inspect
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, Self
 
 import pytest
@@ -17,7 +18,24 @@ from aioretry.pymongo import (
 )
 from tests.lengths import FULL
 
-VARIABLE = "AIORETRY_TEST_CLIENT"
+CHOSEN = "AIORETRY_TEST_CLIENT"
+OURS: Mapping[str, Any] = {"motor": RetryClient, "asyncio": AsyncRetryClient}
+"""What ``--client`` and that variable name."""
+
+
+def ours() -> Any:
+    """The class that the variable names; the processes that this one starts inherit it."""
+    return OURS[os.environ.get(CHOSEN, "motor")]
+
+
+async def close(client: Any) -> None:
+    """Close a client of any kind; Motor's, and ours on it, without blocking where that is known."""
+    if isinstance(client, RetryClient):
+        await client.__aexit__(None, None, None)
+        return
+    closing = client.close()
+    if inspect.isawaitable(closing):
+        await closing
 
 
 class AwaitedSession(AsyncRetryClientSession):
@@ -84,7 +102,7 @@ CLIENTS = {"motor": RetryClient, "asyncio": MotorLikeClient}
 
 def chosen_client() -> type[Any]:
     """The client that the environment names: in processes of a test, its own."""
-    return CLIENTS[os.environ.get(VARIABLE, "motor")]
+    return CLIENTS[os.environ.get(CHOSEN, "motor")]
 
 
 def for_both(metafunc: pytest.Metafunc, sample: set[str]) -> None:

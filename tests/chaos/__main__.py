@@ -22,6 +22,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds for each write")
     parser.add_argument("--writers", type=int, default=40)
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw what happened when")
+    parser.add_argument("--client", choices=["motor", "asyncio"], default="motor")
     parser.add_argument("--without-motor", action="store_true", help="run aioretry alone")
     return parser.parse_args(arguments)
 
@@ -33,7 +34,7 @@ def main() -> int:
     os.environ.setdefault(_THREADS, str(given.writers))
     from rich.console import Console
 
-    from tests.chaos.clients import MOTOR, OURS
+    from tests.chaos.clients import ASYNCIO, MOTOR, OURS
     from tests.chaos.picture import draw
     from tests.chaos.report import print_report
     from tests.chaos.run import Options, run
@@ -53,7 +54,8 @@ def main() -> int:
         given.writers,
     )
     results = []
-    for side in (OURS,) if given.without_motor else (OURS, MOTOR):
+    ours = {"motor": OURS, "asyncio": ASYNCIO}[given.client]
+    for side in (ours,) if given.without_motor else (ours, MOTOR):
         console.rule(f"{side.name}, seed {options.seed}")
         results.append(
             asyncio.run(run(side, options, lambda text: console.print(text, markup=False)))

@@ -4,7 +4,7 @@ import asyncio
 import enum
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from random import Random
@@ -21,7 +21,7 @@ from tests.chaos.clients import Side
 from tests.chaos.timeline import Timeline
 
 T = TypeVar("T")
-Send = Callable[[], "asyncio.Future[Any]"]
+Send = Callable[[], Awaitable[Any]]
 
 _RESOLVE_SECONDS = 30.0
 FAILURES = (PyMongoError, TimeoutError, asyncio.CancelledError)
@@ -177,7 +177,7 @@ class Caller:
                 running: asyncio.Future[Any] = loop.create_task(self._limited(send, limit))
             case Way.FUTURE:
                 with self._until(limit):
-                    running = send()
+                    running = asyncio.ensure_future(send())
         timer = loop.call_later(after, running.cancel)
         try:
             return await running

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pymongo
@@ -11,16 +11,13 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from aioretry import (
     Outcome,
     PartialResult,
-    RetryClient,
-    RetryMotorCollection,
     deadline,
     outcome_of,
     partial_result_of,
     resolve,
     run_transaction,
 )
-
-Client = AsyncIOMotorClient[dict[str, Any]]
+from tests.clients import OURS as CLIENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +25,7 @@ class Side:
     """One of the clients."""
 
     name: str
-    open: Callable[..., Client]
+    open: Callable[..., Any]
     limit: Callable[[float], AbstractContextManager[object]]
     """Gives a block that sets the deadline of a write, in seconds."""
 
@@ -46,7 +43,7 @@ class Side:
     tells: bool
     """Whether each driver error has to say what became of the write."""
 
-    def connect(self, uri: str, timeout: float) -> Client:
+    def connect(self, uri: str, timeout: float) -> Any:
         """Open a client whose acknowledged writes are safe from elections.
 
         Args:
@@ -66,22 +63,23 @@ def _nothing(_exc: BaseException) -> None:
     return None
 
 
-async def _with_transaction(client: Client, callback: Callable[[Any], Awaitable[Any]]) -> Any:
+async def _with_transaction(client: Any, callback: Callable[[Any], Awaitable[Any]]) -> Any:
     async with await client.start_session() as session:
         return await session.with_transaction(callback)
 
 
 OURS = Side(
     "aioretry",
-    RetryClient,
+    CLIENTS["motor"],
     deadline,
     outcome_of,
     partial_result_of,
     resolve,
-    RetryMotorCollection.coalesced,
+    lambda collection: collection.coalesced(),
     run_transaction,
     tells=True,
 )
+ASYNCIO = replace(OURS, name="asyncio", open=CLIENTS["asyncio"])
 MOTOR = Side(
     "Motor",
     AsyncIOMotorClient,

@@ -20,6 +20,7 @@ from tests.chaos.schedule import schedule
 from tests.chaos.sessions import PARAMETERS, Sessions, sessions_at
 from tests.chaos.timeline import Timeline
 from tests.chaos.truth import COLLECTION, DATABASE, prepare, read
+from tests.clients import close
 
 _PATIENCE = 120.0  # seconds for what has to end by itself, on a very slow machine
 _PAUSE = 0.1
@@ -93,7 +94,7 @@ async def run(side: Side, options: Options, say: Say = lambda _: None) -> Result
             if side.tells:
                 await sessions.count(book, timeline.faults, is_open=True)
         finally:
-            client.close()
+            await close(client)
         if side.tells:
             await sessions.count(book, timeline.faults, is_open=False)
             await _look_for_leaks(threads, tasks, book.find)

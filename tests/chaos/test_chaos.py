@@ -17,7 +17,7 @@ from aioretry.testing import Ledger
 from tests.chaos.__main__ import parse
 from tests.chaos.book import Book, Failed, Figures, Tickets, Unit
 from tests.chaos.calls import Caller, Habits, Way
-from tests.chaos.clients import OURS
+from tests.chaos.clients import ASYNCIO, OURS, Side
 from tests.chaos.judge import (
     Verdict,
     judge,
@@ -33,7 +33,7 @@ from tests.chaos.schedule import CALM, Kind, schedule
 from tests.chaos.sessions import most_left
 from tests.chaos.timeline import Happened, Timeline
 from tests.chaos.truth import counted
-from tests.lengths import in_full
+from tests.lengths import FULL, in_full
 
 SVG = "{http://www.w3.org/2000/svg}"
 SEEDS = range(200)
@@ -488,14 +488,16 @@ def test_the_command_line():
     assert (given.minutes, given.seed, given.server) == (2.0, 3, "4.4")
     assert given.picture == Path("a.svg")
     assert not given.without_motor
+    assert (given.client, parse(["--client", "asyncio"]).client) == ("motor", "asyncio")
 
 
+@pytest.mark.parametrize("side", [OURS, ASYNCIO] if FULL else [OURS], ids=lambda side: side.name)
 @pytest.mark.long
 @pytest.mark.server
-async def test_a_short_run_is_clean():
+async def test_a_short_run_is_clean(side: Side):
     """In a minute of faults nothing is lost, doubled, told wrongly or left behind."""
     said: list[str] = []
-    result = await run(OURS, Options(SEED, SECONDS), said.append)
+    result = await run(side, Options(SEED, SECONDS), said.append)
     assert list(result.findings) == [], "\n".join(said)
     details = [verdict.details for verdict in result.verdicts]
     assert all(verdict.is_true for verdict in result.verdicts), "\n".join(details)

@@ -137,7 +137,7 @@ class _Work:
             self._book.abandoned += 1
             raise
         finally:
-            server_session = session.delegate._server_session
+            server_session = getattr(session, "delegate", session)._server_session
             self._book.sessions[id(server_session)] = server_session
         return {"run": run}
 

@@ -28,6 +28,7 @@ help:
 	@echo "make load         orders for the example shop while primaries die, beside Motor (5 minutes)"
 	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
 	@echo "make simulate     the same in a simulated world, with virtual time; ARGS='--hours 4', ..."
+	@echo "                  demo, bench, bench-failovers, load and chaos take ARGS='--client asyncio'"
 	@echo "make docs         the site, in docs/_build/html"
 	@echo "make format       format and sort imports"
 

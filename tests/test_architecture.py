@@ -25,7 +25,7 @@ RANKS = ranks()
 # itself what the outcome of all is, and `_faces` says what is either driver's.
 ABOVE = {
     "__main__": {"_demo", "_doctor", "streams"},
-    "_demo": {"_demo"},
+    "_demo": {"_demo", "pymongo"},
     "_doctor": {"pymongo"},
     "_faces": {"_writes", "pymongo"},
     "_web": {"_faces", "idempotent"},

@@ -28,7 +28,7 @@ class Told(enum.Enum):
     """It raised, and the error says that this can't be known."""
 
     NOTHING = "nothing"
-    """It raised, and the error says nothing about the write, as plain Motor's errors."""
+    """It raised, and the error says nothing about the write, as a plain driver's errors."""
 
 
 _BY_OUTCOME: Mapping[Outcome | None, Told] = {

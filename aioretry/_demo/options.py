@@ -37,6 +37,13 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         help=f"concurrent tasks of each strategy, 1 to {MOST_WRITERS} (default: 10)",
     )
     parser.add_argument(
+        "--client",
+        choices=("motor", "asyncio"),
+        default="motor",
+        help="what writes: RetryClient beside plain Motor, or AsyncRetryClient beside PyMongo's "
+        "plain AsyncMongoClient (default: motor)",
+    )
+    parser.add_argument(
         "--uri",
         help="an existing set to write to, in a database of the demo's own; nothing is done to the "
         "set, so most faults are left out",
@@ -56,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if (exc.name or "").partition(".")[0] != "rich":
             raise
         raise SystemExit("the demo needs rich: pip install 'aioretry-mongo[demo]'") from None
-    plan = Plan(arguments.seconds, arguments.writers)
+    plan = Plan(arguments.seconds, arguments.writers, arguments.client)
     return command.run(plan, arguments.uri, as_json=arguments.json)
 
 

@@ -11,13 +11,16 @@ _CLOSING: Final = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The figures of a run, all in seconds, made from its length and its number of writers."""
+    """What a run is like: figures in seconds, made from its length and its number of writers."""
 
     seconds: float
     """How long everything together may take, the start of the servers included."""
 
     writers: int
     """Concurrent tasks of each strategy."""
+
+    client: str = "motor"
+    """Whose clients write: Motor's, or with "asyncio" PyMongo's own asynchronous ones."""
 
     @property
     def server_selection_timeout(self) -> float:

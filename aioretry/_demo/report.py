@@ -28,7 +28,7 @@ _COLUMNS = {  # and their widths
 
 _LEGEND = """\
 events: what happened and should be counted once. acknowledged: the write returned. errors: it \
-raised. unknown: errors that say that the write may or may not be applied; plain Motor's errors \
+raised. unknown: errors that say that the write may or may not be applied; a plain driver's errors \
 never say (-). counted: the sum of the counters in the database, read past the proxies with read \
 concern majority. over: how often events were counted beyond their first time. under: events that \
 were never counted. sent: update commands that left the client. longest pause: the longest time \
@@ -68,6 +68,7 @@ def as_data(state: State, result: Result) -> dict[str, Any]:
         "seconds": plan.seconds,
         "duration": round(state.elapsed, 3),
         "server": state.about,
+        "client": plan.client,
         "writers": plan.writers,
         "events_per_second": EVENTS_PER_SECOND,
         "serverSelectionTimeoutMS": int(plan.server_selection_timeout * 1000),
@@ -102,11 +103,12 @@ def _cell(line: Line) -> dict[str, Any]:
 
 def _conditions(state: State) -> Text:
     plan = state.plan
+    plain = "AsyncMongoClient" if plan.client == "asyncio" else "Motor"
     return Text(
         f"{state.about}, w: majority, j: true, serverSelectionTimeoutMS "
         f"{plan.server_selection_timeout * 1000:.0f} (with a deadline: "
         f"{plan.deadline * 1000:.0f}, as the deadline). Each strategy: {plan.writers} writers, "
-        f"{EVENTS_PER_SECOND:g} events a second. The first three: plain Motor, retryWrites=false."
+        f"{EVENTS_PER_SECOND:g} events a second. The first three: plain {plain}, retryWrites=false."
     )
 
 

@@ -110,7 +110,7 @@ async def _prepare(current: _Run, stack: AsyncExitStack) -> None:
         client = strategy.open_client(
             current.uri, state.plan, current.sent, lambda event: _note_retry(current, event)
         )
-        stack.callback(client.close)
+        stack.push_async_callback(_close, client)
         current.clients[strategy.key] = client
     state.say("connect")
     await asyncio.gather(*(client.admin.command("ping") for client in current.clients.values()))
@@ -189,6 +189,12 @@ def _existing(uri: str) -> Truth:
         return uri
 
     return Truth(find_uri)
+
+
+async def _close(client: Client) -> None:
+    closing = client.close()
+    if closing is not None:  # Motor's waits by itself
+        await closing
 
 
 async def _drop(truth: Truth) -> None:

@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import monitoring
+from pymongo import AsyncMongoClient, monitoring
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryClient, RetryScheduled, deadline
+from aioretry import RetryScheduled, deadline
 from aioretry._demo.plan import Plan
+from aioretry.pymongo import AsyncRetryClient
 
 DATABASE = "aioretry_demo"
 MAJORITY: dict[str, Any] = {"w": "majority", "journal": True}
 
 Send = Callable[[], Awaitable[object]]
-Client = AsyncIOMotorClient[dict[str, Any]]
+Client = Any
 
 
 class SentCommands(monitoring.CommandListener):
@@ -58,7 +58,7 @@ class Strategy:
     """How often whatever failed is simply done again."""
 
     is_ours: bool = False
-    """Whether it is aioretry that writes, and not plain Motor."""
+    """Whether it is aioretry that writes, and not a plain driver."""
 
     deadline: float | None = None
     """The deadline of each write, in seconds."""
@@ -108,9 +108,20 @@ class Strategy:
             "appName": f"aioretry demo: {self.title}",
             **MAJORITY,
         }
+        ours, plain = _classes(plan)
         if self.is_ours:
-            return RetryClient(uri, hooks=[note_retry], retryWrites=True, **options)
-        return AsyncIOMotorClient(uri, retryWrites=False, **options)
+            return ours(uri, hooks=[note_retry], retryWrites=True, **options)
+        return plain(uri, retryWrites=False, **options)
+
+
+def _classes(plan: Plan) -> tuple[Any, Any]:
+    if plan.client == "asyncio":
+        return AsyncRetryClient, AsyncMongoClient
+    from motor.motor_asyncio import AsyncIOMotorClient  # noqa: PLC0415  # it may not be installed
+
+    from aioretry import RetryClient  # noqa: PLC0415
+
+    return RetryClient, AsyncIOMotorClient
 
 
 def strategies(plan: Plan) -> Sequence[Strategy]:

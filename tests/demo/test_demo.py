@@ -24,6 +24,7 @@ from aioretry._demo.report import as_data, print_report
 from aioretry._demo.run import Line, Result
 from aioretry._demo.state import Cell, State
 from aioretry._demo.strategies import strategies
+from tests.lengths import FULL
 
 PLAN = Plan(90.0, 10)
 KEYS = [strategy.key for strategy in strategies(PLAN)]
@@ -153,6 +154,7 @@ def test_phases_share_the_time() -> None:
         ("--writers", "0"),
         ("--writers", "201"),
         ("--writers", "2.5"),
+        ("--client", "pymongo"),
     ],
 )
 def test_bad_options(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,12 +296,14 @@ def test_pauses_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 # What really happens.
 
 
-@pytest.fixture(scope="module")
-def real_run() -> dict[str, Any]:
-    command = [sys.executable, "-m", "aioretry", "demo", "--seconds=30", "--writers=10", "--json"]
+@pytest.fixture(scope="module", params=["motor", "asyncio"] if FULL else ["motor"])
+def real_run(request: pytest.FixtureRequest) -> dict[str, Any]:
+    command = [sys.executable, "-m", "aioretry", "demo", f"--client={request.param}"]
+    command += ["--seconds=30", "--writers=10", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     data: dict[str, Any] = json.loads(done.stdout)
+    assert data["client"] == request.param
     return data
 
 

@@ -7,6 +7,7 @@ turns. With --costs, --storm, --memory or --soak it measures something else abou
 import argparse
 import asyncio
 import json
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,6 +19,8 @@ from rich.console import Console
 from tests.benchmarks.throughput import compare, costs, memory, picture, report, soak, storm
 from tests.benchmarks.throughput.clients import TITLES
 from tests.benchmarks.throughput.operations import OPERATIONS
+from tests.clients import CHOSEN
+from tests.clients import OURS as CLIENTS
 
 _WIDTH = 140
 _COMPARE, _COSTS, _STORM, _MEMORY, _SOAK = "compare", "costs", "storm", "memory", "soak"
@@ -47,6 +50,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--clients", nargs="+", choices=TITLES, default=list(TITLES))
+    parser.add_argument("--client", choices=CLIENTS, help="which of aioretry's")
     parser.add_argument("--writers", type=int, nargs="+", metavar="N", help="how many at once")
     parser.add_argument("--w", nargs="+", metavar="W", help="write concerns")
     parser.add_argument("--rounds", type=int, help="that count; one more warms up")
@@ -106,6 +110,8 @@ async def run(options: argparse.Namespace, console: Console) -> tuple[Any, int]:
 def main() -> int:
     """Measure what the command line says."""
     options = parse(sys.argv[1:])
+    if options.client is not None:
+        os.environ[CHOSEN] = options.client
     warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
     console = Console(highlight=False, quiet=options.json)
     if not console.is_terminal:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import gc
+import inspect
 import random
 import threading
 import time
@@ -14,10 +15,11 @@ from pymongo.errors import PyMongoError
 
 from aioretry import attempts_of
 from aioretry.testing import ReplicaSet
-from tests.benchmarks.failovers.clients import DATABASE, Kind, close
+from tests.benchmarks.failovers.clients import DATABASE, Kind
 from tests.benchmarks.failovers.judging import Told, judge
 from tests.benchmarks.failovers.measuring import Figures
 from tests.benchmarks.failovers.servers import sessions
+from tests.clients import close
 
 COLLECTION = "cancel"
 _OUR_THREADS = "aioretry-"
@@ -70,9 +72,11 @@ class Cancelled:
         if by_caller:
             write: asyncio.Future[object] = asyncio.create_task(self._await(number))
         else:
-            write = asyncio.ensure_future(self._begin(number))
+            write = self._begin(number)
         if delay > 0:
             await asyncio.wait([write], timeout=delay)
+        elif inspect.iscoroutinefunction(self._collection.update_one):
+            await asyncio.sleep(0)  # a coroutine of which nothing ran can tell nothing
         write.cancel()
         try:
             await write
@@ -83,13 +87,17 @@ class Cancelled:
         else:
             self.told.acknowledged.add(number)
 
-    def _begin(self, number: int) -> Any:
+    def _send(self, number: int) -> Any:
         update = {"$inc": {"n": 1, f"w.{number}": 1}}
+        return self._collection.update_one({"_id": number}, update, upsert=True)
+
+    def _begin(self, number: int) -> asyncio.Future[object]:
         with self.told.kind.limit(self._timeout):
-            return self._collection.update_one({"_id": number}, update, upsert=True)
+            return asyncio.ensure_future(self._send(number))
 
     async def _await(self, number: int) -> object:
-        return await self._begin(number)
+        with self.told.kind.limit(self._timeout):
+            return await self._send(number)
 
 
 async def run(kind: Kind, servers: ReplicaSet, options: argparse.Namespace) -> Figures:

@@ -1,6 +1,5 @@
 """The clients that are compared, behind one face."""
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient
 
 from aioretry import Outcome, RetryClient, deadline, outcome_of
+from aioretry.pymongo import AsyncRetryClient
 
 MAJORITY: dict[str, Any] = {"w": "majority", "journal": True}
 DATABASE = "failovers"
@@ -32,7 +32,7 @@ class Kind:
     @property
     def is_ours(self) -> bool:
         """Whether it is the library's own."""
-        return self.key == "aioretry"
+        return self.limit is deadline
 
     def open(self, uri: str, **options: Any) -> Any:
         """Make a client whose writes wait for the majority's journals."""
@@ -43,20 +43,11 @@ class Kind:
         return outcome_of(exc) or Outcome.UNKNOWN
 
 
-async def close(client: Any) -> None:
-    """Close a client of any kind."""
-    if isinstance(client, RetryClient):
-        await client.__aexit__(None, None, None)
-        return
-    closing = client.close()
-    if inspect.isawaitable(closing):
-        await closing
-
-
 KINDS = {
     kind.key: kind
     for kind in (
         Kind("aioretry", "aioretry", RetryClient, deadline, "ClientSession"),
+        Kind("asyncio", "aioretry, asyncio", AsyncRetryClient, deadline, "AsyncClientSession"),
         Kind("motor", "Motor", AsyncIOMotorClient, pymongo.timeout, "ClientSession"),
         Kind(
             "pymongo", "AsyncMongoClient", AsyncMongoClient, pymongo.timeout, "AsyncClientSession"

@@ -1,13 +1,14 @@
-"""The primary freezes under load, and goes on when another one has taken over."""
+"""The primary freezes (is killed, steps down) under load; another takes over, and it is back."""
 
 import argparse
 import asyncio
 import math
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from aioretry.testing import Member, ReplicaSet
-from tests.benchmarks.failovers.clients import DATABASE, Kind, close
+from tests.benchmarks.failovers.clients import DATABASE, Kind
 from tests.benchmarks.failovers.judging import judge
 from tests.benchmarks.failovers.load import Load, Read, Reads
 from tests.benchmarks.failovers.measuring import (
@@ -18,6 +19,7 @@ from tests.benchmarks.failovers.measuring import (
 )
 from tests.benchmarks.failovers.servers import Election, last_election
 from tests.benchmarks.figures import quantile
+from tests.clients import close
 
 COLLECTION = "freeze"
 _HAVE_ENDED = 1.0  # reads that were due so shortly before the SIGSTOP may have met it
@@ -65,12 +67,12 @@ async def _fail_over(servers: ReplicaSet, load: Load, options: argparse.Namespac
     await asyncio.sleep(options.before)
     primary = await servers.primary()
     frozen, frozen_at = time.monotonic(), time.time()
-    await servers.freeze(primary)
+    await _TAKE_AWAY[options.how](servers, primary)
     await servers.wait_for_primary(60.0, other_than=primary)
     await _serve_again(load, max(options.timeout, _LEAST_LIMIT) + _PATIENCE)
     await asyncio.sleep(options.hold)
     thawed = time.monotonic()
-    await _thaw(servers, primary)
+    await servers.heal()
     await asyncio.sleep(options.after)
     election = await last_election(servers, frozen_at)
     return Moments(
@@ -85,9 +87,16 @@ async def _serve_again(load: Load, seconds: float) -> None:
         await asyncio.sleep(0.01)
 
 
-async def _thaw(servers: ReplicaSet, member: Member) -> None:
-    await servers.thaw(member)
-    await servers.wait_for_primary(60.0)
+async def _step_down(servers: ReplicaSet, _: Member) -> None:
+    await servers.step_down()
+
+
+_TAKE_AWAY: Mapping[str, Callable[[ReplicaSet, Member], Awaitable[None]]] = {
+    "freeze": ReplicaSet.freeze,
+    "kill": ReplicaSet.kill,
+    "step-down": _step_down,
+}
+HOW = tuple(_TAKE_AWAY)
 
 
 def _figures(load: Load, reads: Reads, watch: Watch, moments: Moments) -> Figures:

@@ -10,7 +10,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from aioretry.testing import Member, ReplicaSet
-from tests.benchmarks.failovers.clients import DATABASE, Kind, close
+from tests.benchmarks.failovers.clients import DATABASE, Kind
 from tests.benchmarks.failovers.judging import Told, judge
 from tests.benchmarks.failovers.measuring import (
     Figures,
@@ -19,6 +19,7 @@ from tests.benchmarks.failovers.measuring import (
 )
 from tests.benchmarks.failovers.servers import elections
 from tests.benchmarks.process import resident_kib, thread_count
+from tests.clients import close
 
 COLLECTION = "outage"
 _BEGIN_AT_ONCE = 50  # so that beginning them is no stall of the event loop by itself

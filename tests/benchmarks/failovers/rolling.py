@@ -5,11 +5,12 @@ import asyncio
 import time
 
 from aioretry.testing import ReplicaSet
-from tests.benchmarks.failovers.clients import DATABASE, Kind, close
+from tests.benchmarks.failovers.clients import DATABASE, Kind
 from tests.benchmarks.failovers.judging import judge
 from tests.benchmarks.failovers.load import Load
 from tests.benchmarks.failovers.measuring import Figures, longest_pause, watched
 from tests.benchmarks.failovers.servers import elections
+from tests.clients import close
 
 COLLECTION = "rolling"
 _QUIET = 3.0  # seconds of load before, between and after

@@ -1,13 +1,12 @@
 """The clients that are compared, by the names that they have in figures."""
 
-import inspect
 from types import TracebackType
 from typing import Any, Self
 
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import AsyncMongoClient
 
-from aioretry import RetryClient
+from tests.clients import close, ours
 
 DATABASE = "benchmarks"
 
@@ -22,7 +21,7 @@ TITLES = {
 }
 PEERS = (MOTOR, PYMONGO)
 
-_MAKERS: dict[str, Any] = {OURS: RetryClient, MOTOR: AsyncIOMotorClient, PYMONGO: AsyncMongoClient}
+_MAKERS: dict[str, Any] = {MOTOR: AsyncIOMotorClient, PYMONGO: AsyncMongoClient}
 
 
 def concern(w: str) -> int | str:
@@ -32,18 +31,8 @@ def concern(w: str) -> int | str:
 
 def make(key: str, uri: str, w: str, **options: Any) -> Any:
     """Make a client; what is not said here is its default."""
-    maker = _MAKERS[OURS if key == COALESCED else key]
+    maker = _MAKERS.get(key) or ours()
     return maker(uri, w=concern(w), retryWrites=True, **options)
-
-
-async def close(client: Any) -> None:
-    """Close a client of any kind."""
-    if isinstance(client, RetryClient):
-        await client.__aexit__(None, None, None)
-        return
-    closing = client.close()
-    if inspect.isawaitable(closing):
-        await closing
 
 
 class Clients:

@@ -10,7 +10,7 @@ from pymongo import monitoring
 from rich.console import Console
 from rich.table import Table
 
-from aioretry import Event, RetryClient, RetryScheduled, deadline, every_event
+from aioretry import Event, RetryScheduled, deadline, every_event
 from aioretry.testing import ReplicaSet
 from tests.benchmarks.figures import Spread, ratios, shown
 from tests.benchmarks.throughput.clients import DATABASE, OURS, make
@@ -93,7 +93,7 @@ async def measure_costs(options: argparse.Namespace, say: Say) -> Costs:
         make(OURS, servers.uri, w, hooks=[_hook]) as hooked,
         make(OURS, servers.uri, w, hooks=[every_event(_follow)]) as followed,
     ):
-        kinds: dict[str, tuple[RetryClient[Any], Callable[[Any, int], Call]]] = {
+        kinds: dict[str, tuple[Any, Callable[[Any, int], Call]]] = {
             PLAIN: (client, _plain),
             "a coroutine around each": (client, _in_a_coroutine),
             "a PyMongo CommandListener": (listening, _plain),

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pymongo import AsyncMongoClient
+
 from tests.benchmarks.process import open_files, resident_kib, thread_count
 
 WARM_UP = 0.2
@@ -58,12 +60,13 @@ def look(at: float, client: Any) -> Held:
         client: Whose driver's pool of server sessions is looked at.
     """
     gc.collect()
+    plain = client if isinstance(client, AsyncMongoClient) else client.delegate
     figures = {
         RSS: resident_kib() / 1024,
         THREADS: float(thread_count()),
         TASKS: float(len(asyncio.all_tasks())),
         FILES: open_files(),
-        SESSIONS: float(len(client.delegate._topology._session_pool)),
+        SESSIONS: float(len(plain._topology._session_pool)),
     }
     return Held(at, figures, Counter(_name(type(each)) for each in gc.get_objects()))
 

@@ -7,6 +7,7 @@ module imports nothing of what the others share but how to read the figure.
 import asyncio
 import gc
 import json
+import os
 import sys
 import warnings
 from typing import Any
@@ -17,6 +18,10 @@ _REST = 1.0
 
 
 def _make(key: str, uri: str) -> Any:
+    if key == "aioretry" and os.environ.get("AIORETRY_TEST_CLIENT") == "asyncio":
+        from aioretry.pymongo import AsyncRetryClient
+
+        return AsyncRetryClient(uri)
     if key == "aioretry":
         from aioretry import RetryClient
 

@@ -13,8 +13,9 @@ import warnings
 from typing import Any
 
 from tests.benchmarks.process import peak_kib, reset_peak, resident_kib
-from tests.benchmarks.throughput.clients import DATABASE, close, make, view
+from tests.benchmarks.throughput.clients import DATABASE, make, view
 from tests.benchmarks.throughput.operations import OPERATIONS
+from tests.clients import close
 
 
 async def peak(

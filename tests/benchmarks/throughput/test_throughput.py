@@ -31,6 +31,7 @@ from tests.benchmarks.throughput.picture import COLOURS, decades, draw
 from tests.benchmarks.throughput.ratios import RATIOS, TARGETS, Case, judged, spreads
 from tests.benchmarks.throughput.rounds import Sample, Series, measure, take_turns
 from tests.benchmarks.throughput.storm import Losses
+from tests.lengths import FULL
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -287,11 +288,12 @@ class TestFloor:
     ],
     ids=["compare", "costs", "storm", "memory", "soak"],
 )
+@pytest.mark.parametrize("client", ["motor", "asyncio"] if FULL else ["motor"])
 @pytest.mark.server
-def test_runs(arguments, tmp_path):
+def test_runs(arguments, client, tmp_path):
     """The command runs to its end in each mode, and prints figures."""
     picture = tmp_path / "picture.svg"
-    tiny = ["--members", "1", "--rounds", "2", "--seconds", "0.05", "--json"]
+    tiny = ["--client", client, "--members", "1", "--rounds", "2", "--seconds", "0.05", "--json"]
     child = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks", *arguments, *tiny, "--picture", str(picture)],
         stdout=subprocess.PIPE,

@@ -1,9 +1,11 @@
 """PyMongo's own asynchronous client with writes that are retried: what is its own."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 
+import anyio
 import pytest
 from bson.codec_options import CodecOptions
 from pymongo import AsyncMongoClient, InsertOne, ReadPreference, WriteConcern
@@ -21,6 +23,8 @@ from aioretry import (
     run_transaction,
     thread_counts,
 )
+from aioretry._drivers.engine.dispatch import Dispatch
+from aioretry._drivers.engine.views import pools_of
 from aioretry._drivers.pymongo_async import jobs
 from aioretry.pymongo import (
     AsyncRetryClient,
@@ -272,6 +276,43 @@ class TestTransactions:
                 async with fault:
                     await session.commit_transaction()
         assert 1 == stored.find_one()["n"]
+
+
+class TestTurns:
+    @pytest.mark.parametrize("waits", [True, False], ids=["a read waits", "nobody waits"])
+    async def test_where_pymongos_own_operations_wait(
+        self, replica_set, client, collection, monkeypatch, waits
+    ):
+        """One write begins in a turn of the event loop then, so that turns are short; else all."""
+
+        def write(number):
+            return asyncio.create_task(collection.update_one({"_id": number}, INCREMENT))
+
+        async with replica_set.faults.hang("update", times=6) as hang:
+            writes = [write(number) for number in range(6)]
+            await hang.wait_until_fired(6, timeout=60)
+        await asyncio.gather(*writes)  # there are so many connections
+        turn, begun, add = 0, [], Dispatch.add
+
+        def note(self, call, receiver):
+            begun.append(turn)
+            return add(self, call, receiver)
+
+        monkeypatch.setattr(Dispatch, "add", note)
+        pool = dict(pools_of(client))[await client.address]
+        async with contextlib.AsyncExitStack() as stack:
+            if waits:
+                await stack.enter_async_context(pool.lock)
+                read = asyncio.create_task(collection.find_one())
+                while not client._driver._calls.is_crowded():
+                    await asyncio.sleep(0)
+            writes = [write(number) for number in range(6)]
+            with anyio.fail_after(30):
+                while len(begun) < 6:
+                    turn += 1
+                    await asyncio.sleep(0)
+        assert len(set(begun)) == (6 if waits else 1), begun
+        await asyncio.gather(*writes, *([read] if waits else []))
 
 
 class TestStrangers:

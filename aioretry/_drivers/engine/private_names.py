@@ -91,7 +91,10 @@ OF_ERROR = ("_add_error_label", "_error_labels")
 OF_TIMEOUTS = ("DEADLINE", "RTT", "TIMEOUT", "get_deadline", "get_timeout", "set_rtt")
 OF_REQUEST = ("_add_to_bulk",)
 OF_ENCRYPTER = ("_bypass_auto_encryption",)
-OF_LOCKS = ("_create_lock",)  # imported
+OF_LOCKS = (
+    "_create_lock",  # imported
+    "_waiters",  # without it, writes do not see who waits, and leave them no turns
+)
 
 
 def check(client: object, session: object) -> None:

@@ -1,6 +1,6 @@
 """What PyMongo knows of a deployment, as the port's plain values."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -99,13 +99,18 @@ def connection_counts(delegate: Any) -> Mapping[Address, ConnectionCounts]:
     Args:
         delegate: The client.
     """
+    return {
+        address: ConnectionCounts(pool.active_sockets, len(pool.conns))
+        for address, pool in pools_of(delegate)
+    }
+
+
+def pools_of(delegate: Any) -> Iterator[tuple[Address, Any]]:
+    """Return the pools of a client's servers; no lock."""
     topology: Any = delegate._topology
     if topology is None:  # nobody has looked up its servers yet
-        return {}
-    counts = {}
+        return
     for address in topology.description.server_descriptions():
         server: Any = topology.get_server_by_address(address)
         if server is not None:
-            pool = server.pool
-            counts[address] = ConnectionCounts(pool.active_sockets, len(pool.conns))
-    return counts
+            yield address, server.pool

@@ -9,7 +9,7 @@ from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.engine.driver import EngineDriver
 from aioretry._drivers.engine.sessions import UserSession
-from aioretry._drivers.port import ServerSession
+from aioretry._drivers.port import AttemptCall, Receiver, ServerSession
 from aioretry._drivers.pymongo_async.aborting import TaskAborts
 from aioretry._drivers.pymongo_async.calls import AsyncioCalls
 from aioretry._drivers.pymongo_async.ending import TaskSessionEnding
@@ -36,6 +36,27 @@ class AsyncioDriver(EngineDriver):
         session = AsyncMongoClient.start_session(client)
         super().__init__(calls, name, size, TaskProber(calls), ending, session)
         self._aborts = TaskAborts(calls, ending)
+        self._has_begun = False
+
+    def attempt(
+        self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
+    ) -> bool:
+        """Make an attempt; where PyMongo's own operations wait, one in each turn of the loop.
+
+        An attempt is one step of the loop, and a read of PyMongo's some forty, in each of which the
+        next one of those who wait has a pool's lock. Beside dozens of writes in every turn, more
+        reads would come than go.
+        """
+        if self._has_begun or not super().attempt(loop, call, receiver):
+            return False
+        if self._calls.is_crowded():
+            self._has_begun = True
+            loop.call_soon(self._begin_turn, receiver)
+        return True
+
+    def _begin_turn(self, receiver: Receiver) -> None:
+        self._has_begun = False
+        receiver.make_way()
 
     def user_session(self, session: object) -> ServerSession:
         """Return the session that a session object of the user's is about.

@@ -34,6 +34,7 @@ class Side:
 
 
 OURS = Side("aioretry", "examples.shop.app:app")
+ASYNCIO = Side("asyncio", "tests.load.asyncio_shop:app")
 MOTOR = Side("Motor", "tests.load.motor_shop:app")
 
 

@@ -21,7 +21,7 @@ from pymongo.write_concern import WriteConcern
 from aioretry import RetryClient, RetryMotorCollection
 from aioretry.testing import ReplicaSet
 from aioretry.testing._ports import ReservedPort
-from tests.clients import VARIABLE, chosen_client
+from tests.clients import CHOSEN, chosen_client
 from tests.lengths import FULL
 
 # Tests are never timed: a busy machine takes its time.
@@ -106,7 +106,7 @@ async def replica_set(servers_of_test: ReplicaSet) -> AsyncIterator[ReplicaSet]:
 def client_class(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     """Motor's client, or PyMongo's asynchronous one where a test is for both."""
     if hasattr(request, "param"):
-        monkeypatch.setenv(VARIABLE, request.param)
+        monkeypatch.setenv(CHOSEN, request.param)
     return chosen_client()
 
 

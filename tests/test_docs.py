@@ -13,6 +13,7 @@ import aioretry
 import aioretry.testing
 from aioretry.operation import Operation
 from aioretry.testing import Fault, Faults, Only
+from tests.docs.snippets import rows
 from tests.spec.data import official_files
 from tests.spec.sdist import FetchError
 
@@ -56,14 +57,6 @@ def names_of_tests(path: Path) -> set[str]:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             found.add(f"::{node.name}")
     return {name for name in found if name.rpartition("::")[2].startswith("test_")}
-
-
-def rows(document: Path, heading: str) -> list[list[str]]:
-    """The rows of the table of a document whose first column has a heading."""
-    lines = document.read_text().splitlines()
-    table = lines[next(n for n, line in enumerate(lines) if line.startswith(f"| {heading} |")) :]
-    end = next((n for n, line in enumerate(table) if not line.startswith("|")), len(table))
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:end]]
 
 
 def without_blank_lines(text: str) -> list[str]:

@@ -65,6 +65,14 @@ def outputs_of(page: Path) -> list[str]:
     return _OUTPUT.findall(page.read_text())
 
 
+def rows(document: Path, heading: str) -> list[list[str]]:
+    """The rows of the table of a document whose first column has a heading."""
+    lines = document.read_text().splitlines()
+    table = lines[next(n for n, line in enumerate(lines) if line.startswith(f"| {heading} |")) :]
+    end = next((n for n, line in enumerate(table) if not line.startswith("|")), len(table))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:end]]
+
+
 @dataclass(slots=True)
 class Page:
     """A page that is run from top to bottom, in one namespace."""

@@ -133,6 +133,22 @@ def test_import_once(shared_set):
         ] == lines_of("import_once", shared_set.uri, *options)
 
 
+def test_beanie_seats(shared_set):
+    """Each seat is sold once and counted once, though two want it and answers are lost.
+
+    Who lost an answer, and then was told of the other buyer, is in doubt.
+    """
+    drop_reply, database = shared_set.faults.drop_reply, "aioretry_examples"
+    with (
+        drop_reply("insert", times=3, namespace=f"{database}.Seat") as seats,
+        drop_reply("update", times=3, namespace=f"{database}.Show") as shows,
+    ):
+        lines = lines_of("beanie_seats", shared_set.uri, "--number", "20")
+    assert (3, 3) == (seats.fired, shows.fired)
+    assert ["applied: 20", "stored: 20, counted: 20"] == [lines[0], lines[3]]
+    assert 20 == sum(int(line.partition(": ")[2]) for line in lines[1:3])
+
+
 def test_tags(shared_set, server_version):
     """The counts are built, and follow what changes."""
     if server_version is not None and server_version < "6.0":

@@ -3,7 +3,8 @@
 import asyncio
 import uuid
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from motor.motor_asyncio import AsyncIOMotorClient
@@ -50,19 +51,31 @@ def name() -> str:
 
 
 @pytest.fixture
-async def client(replica_set: ReplicaSet, name: str) -> AsyncIterator[RetryClient]:
+def client_class() -> type[Any]:
+    """What the ODM takes, if it is Motor's."""
+    return RetryClient
+
+
+@pytest.fixture
+async def client(replica_set: ReplicaSet, name: str, client_class: type[Any]) -> AsyncIterator[Any]:
     """The client that the ODM is given."""
-    async with RetryClient(replica_set.uri, appname=name, **OPTIONS) as client:
+    async with client_class(replica_set.uri, appname=name, **OPTIONS) as client:
         yield client
 
 
 @pytest.fixture
-def stock_client(replica_set: ReplicaSet, name: str) -> AsyncIOMotorClient:
+def stock_options(replica_set: ReplicaSet, name: str) -> dict[str, Any]:
+    """The arguments of a driver's own client that sends every write once."""
+    return {"host": replica_set.uri, "appname": name, "retryWrites": False, **OPTIONS}
+
+
+@pytest.fixture
+def stock_client(stock_options: dict[str, Any]) -> Iterator[AsyncIOMotorClient]:
     """A client of Motor's that sends every write once."""
     with warnings.catch_warnings():
         # Motor says that it is deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
-        client = AsyncIOMotorClient(replica_set.uri, appname=name, retryWrites=False, **OPTIONS)
+        client = AsyncIOMotorClient(**stock_options)
     yield client
     client.close()
 

@@ -1,19 +1,15 @@
-"""Beanie 1 on a `RetryClient`: what its documents and queries write is there exactly once."""
+"""Beanie 2 on an `AsyncRetryClient`: what its documents and queries write is there once."""
 
 import pytest
 from beanie import BulkWriter, Document, Indexed, Link, WriteRules, init_beanie
 from beanie.exceptions import RevisionIdWasChanged
 from beanie.operators import Inc, Set
 from pydantic import BaseModel
-from pymongo import ASCENDING, IndexModel
+from pymongo import ASCENDING, AsyncMongoClient, IndexModel
 from pymongo.errors import AutoReconnect, BulkWriteError, DuplicateKeyError
 
-from aioretry import Outcome, RetryMotorCollection, deadline, outcome_of
-
-# Beanie 1.30 and its lazy-model read `model_fields` as Pydantic from 2.11 on advises against.
-pytestmark = pytest.mark.filterwarnings(
-    r"ignore:Accessing the 'model_(computed_)?fields' attribute on the instance:DeprecationWarning"
-)
+from aioretry import Outcome, RetryClient, deadline, outcome_of
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection
 
 
 class Address(BaseModel):
@@ -58,6 +54,19 @@ class Visit(Document):
         name = "visits"
 
 
+@pytest.fixture
+def client_class():
+    """What Beanie takes: PyMongo's own asynchronous client, with our writes."""
+    return AsyncRetryClient
+
+
+@pytest.fixture
+async def stock_client(stock_options):
+    """PyMongo's client, which sends every write once."""
+    async with AsyncMongoClient(**stock_options) as client:
+        yield client
+
+
 def customer(number):
     """A customer, not saved yet."""
     return Customer(
@@ -70,9 +79,9 @@ def order(number, of):
     return Order(id=number, customer=of, items=[Item(sku="a"), Item(sku="b", quantity=2)])
 
 
-async def connect(client, name, **options):
+async def connect(client, name):
     """Bind the models to a database."""
-    await init_beanie(database=client[name], document_models=[Customer, Order, Visit], **options)
+    await init_beanie(database=client[name], document_models=[Customer, Order, Visit])
 
 
 async def seed(client, name):
@@ -200,17 +209,17 @@ async def bulk_unordered():
 
 
 async def in_session():
-    client = Customer.get_motor_collection().database.client
-    async with await client.start_session() as session:
+    client = Customer.get_pymongo_collection().database.client
+    async with client.start_session() as session:
         known = await Customer.get(1, session=session)
         await known.inc({Customer.orders: 1}, session=session)
         return (await Customer.get(1, session=session)).orders
 
 
 async def in_transaction():
-    client = Customer.get_motor_collection().database.client
-    async with await client.start_session() as session:
-        async with session.start_transaction():
+    client = Customer.get_pymongo_collection().database.client
+    async with client.start_session() as session:
+        async with await session.start_transaction():
             known = await Customer.get(1, session=session)
             await order(3, known).insert(session=session)
             await known.inc({Customer.orders: 1}, session=session)
@@ -252,14 +261,14 @@ EACH_WRITE = pytest.mark.parametrize(
 async def test_writes_go_through_our_collections(client, name):
     """The collections that Beanie keeps are ours."""
     await connect(client, name)
-    assert isinstance(Customer.get_motor_collection(), RetryMotorCollection)
+    assert isinstance(Customer.get_pymongo_collection(), AsyncRetryCollection)
 
 
-async def test_multiprocessing_mode(client, name, stored):
-    """Beanie may replace the client's `get_io_loop`."""
-    await connect(client, name, multiprocessing_mode=True)
-    await customer(1).insert()
-    assert 1 == stored.customers.count_documents({})
+async def test_motors_client(replica_set, name):
+    """Beanie 2 fails with a client of Motor's, and says what the page on ODMs explains."""
+    async with RetryClient(replica_set.uri) as client:
+        with pytest.raises(TypeError, match="MotorDatabase object is not callable"):
+            await connect(client, name)
 
 
 class TestLostReplies:
@@ -331,9 +340,9 @@ class TestErrors:
         assert "cancelled" == stored.orders.find_one({"_id": 1})["state"]
 
 
-class TestStockMotor:
+class TestStockClient:
     async def test_a_blind_retry_counts_twice(self, replica_set, stock_client, name, stored):
-        """Motor without retryable writes raises for a write that was applied; again doubles it."""
+        """Without retryable writes PyMongo raises for an applied write; again doubles it."""
         await seed(stock_client, name)
         async with replica_set.faults.drop_reply("update", app_name=name):
             with pytest.raises(AutoReconnect):

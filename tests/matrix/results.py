@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-_OFFICIAL = re.compile(r"test_official\[official_(?P<deployment>\w+?)-(?P<folder>[\w-]+)/")
+_OFFICIAL = re.compile(
+    r"test_official\[official_(?P<deployment>\w+)-(?P<kind>\w+)-(?P<folder>[\w-]+)/"
+)
 _NAMES = {"set": "replica set", "routers": "sharded", "standalone": "standalone"}
 
 
@@ -66,4 +68,4 @@ def _group_of(name: str, module: str) -> str:
     found = _OFFICIAL.match(name)
     if found is None:
         return "prose and others" if ".spec." in module else "integration"
-    return f"{found['folder']}, {_NAMES[found['deployment']]}"
+    return f"{found['folder']}, {_NAMES[found['deployment']]}, {found['kind']}"

@@ -19,23 +19,20 @@ def _require(truth: bool, otherwise: str) -> None:
         raise MismatchError(otherwise)
 
 
-def _session(arguments: Arguments, entities: Entities) -> Any:
-    """PyMongo's own session."""
-    return entities.get(arguments.take("session"), "session")[1].delegate
-
-
 def _has_state(arguments: Arguments, entities: Entities, _: Any) -> None:
-    found, name = _session(arguments, entities)._transaction.state, arguments.take("state")
+    session, name = entities.pymongos_session(arguments.take("session")), arguments.take("state")
+    found = session._transaction.state
     _require(found == getattr(_TxnState, name.upper()), f"the state is {found}, and not {name}")
 
 
 def _is_pinned(wanted: bool, arguments: Arguments, entities: Entities, _: Any) -> None:
-    address = _session(arguments, entities)._transaction.pinned_address
+    session = entities.pymongos_session(arguments.take("session"))
+    address = session._transaction.pinned_address
     _require(wanted is (address is not None), f"the session is pinned to {address}")
 
 
 def _is_dirty(wanted: bool, arguments: Arguments, entities: Entities, _: Any) -> None:
-    found = _session(arguments, entities)._server_session.dirty
+    found = entities.pymongos_session(arguments.take("session"))._server_session.dirty
     _require(wanted is found, f"whether the session is dirty: {found}")
 
 

@@ -2,20 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pymongo
-from motor.motor_asyncio import AsyncIOMotorGridFSBucket
 from pymongo.client_session import TransactionOptions
 
 from tests.spec.deployments import Deployment
 from tests.spec.events import Recorder
+from tests.spec.kinds import ClientKind, awaited
 from tests.spec.options import options_of
 from tests.spec.unsupported import UnsupportedError, require_known
-
-MakeClient = Callable[..., Any]
-"""Makes a client with Motor's interface of a URI and options."""
 
 _CLIENT = {
     "id",
@@ -39,12 +36,12 @@ class Entities:
 
     Args:
         deployment: What the clients are clients of.
-        make_client: Makes one.
+        kind: Which clients they are.
         with_login: Whether they authenticate.
     """
 
     def __init__(
-        self, deployment: Deployment, make_client: MakeClient, *, with_login: bool = False
+        self, deployment: Deployment, kind: ClientKind, *, with_login: bool = False
     ) -> None:
         self.recorders: dict[str, Recorder] = {}
         self.lsids: dict[str, Any] = {}
@@ -54,7 +51,7 @@ class Entities:
         """Change streams that were opened."""
 
         self._deployment = deployment
-        self._make_client = make_client
+        self._kind = kind
         self._with_login = with_login
         self._entities: dict[str, tuple[str, Any]] = {}
 
@@ -68,6 +65,11 @@ class Entities:
         if found is None or kind not in {None, found[0]}:
             raise UnsupportedError(f"no {kind or 'entity'} is called {name}")
         return found
+
+    def pymongos_session(self, name: str) -> Any:
+        """PyMongo's own session of an entity: itself, or what Motor's wraps."""
+        session = self.get(name, "session")[1]
+        return getattr(session, "delegate", session)
 
     async def create(self, descriptions: Sequence[Mapping[str, Any]]) -> None:
         """Create entities.
@@ -96,7 +98,7 @@ class Entities:
 
     def client_of(self, host: str, port: int) -> Any:
         """Make a client of one router, which is closed with the others."""
-        client = self._make_client(f"mongodb://{host}:{port}/")
+        client = self._kind.make(f"mongodb://{host}:{port}/")
         self._entities[f"{host}:{port}"] = ("client", client)
         return client
 
@@ -113,7 +115,7 @@ class Entities:
                 await entity.end_session()
         for kind, entity in self._entities.values():
             if kind == "client":
-                entity.close()
+                await awaited(entity.close())
 
     def _client(self, content: Mapping[str, Any]) -> Any:
         require_known("a client", content, _CLIENT)
@@ -123,7 +125,7 @@ class Entities:
         several = content.get("useMultipleMongoses", False)
         options = content.get("uriOptions", {})
         self.recorders[content["id"]] = recorder
-        return self._make_client(
+        return self._kind.make(
             self._deployment.uri(several_routers=several, with_login=self._with_login),
             event_listeners=[recorder],
             **(_DEFAULTS | options),
@@ -156,13 +158,13 @@ class Entities:
         if (defaults := options.get("default_transaction_options")) is not None:
             given = options_of("defaultTransactionOptions", defaults)
             options["default_transaction_options"] = TransactionOptions(**given)
-        session = await client.start_session(**options)
+        session = await awaited(client.start_session(**options))
         self.lsids[content["id"]] = session.session_id
         return session
 
     def _bucket(self, content: Mapping[str, Any]) -> Any:
         require_known("a bucket", content, _BUCKET)
-        return AsyncIOMotorGridFSBucket(self.get(content["database"], "database")[1])
+        return self._kind.make_bucket(self.get(content["database"], "database")[1])
 
 
 async def _wait_for_connections(recorder: Recorder, count: int, seconds: float) -> None:

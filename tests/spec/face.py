@@ -28,7 +28,7 @@ from pymongo.synchronous.cursor import Cursor
 from pymongo.synchronous.database import Database
 from pymongo.synchronous.mongo_client import MongoClient
 
-from tests.spec.kinds import KINDS
+from tests.spec.kinds import KINDS, awaited
 
 PATIENCE = 120.0  # seconds for one call
 CLIENT_VARIABLE = "AIORETRY_SPEC_CLIENT"
@@ -59,8 +59,7 @@ def _run(function: Callable[[], Any]) -> Any:
     """Call a function on the event loop, and wait for what it returns."""
 
     async def call() -> Any:
-        result = function()
-        result = await result if inspect.isawaitable(result) else result
+        result = await awaited(function())
         if isinstance(result, AgnosticChangeStream):
             await result.__aenter__()  # which Motor opens no sooner
         return result

@@ -19,6 +19,7 @@ from pymongo import (
 
 from tests.spec.arguments import Arguments
 from tests.spec.entities import Entities
+from tests.spec.kinds import awaited
 from tests.spec.options import options_of
 from tests.spec.results import (
     bulk_result,
@@ -39,17 +40,14 @@ def _same(value: Any) -> Any:
 
 
 async def _shaped(
-    shape: Callable[[Any], Any], method: Callable[..., Awaitable[Any]], *args: Any, **options: Any
+    shape: Callable[[Any], Any], method: Callable[..., Any], *args: Any, **options: Any
 ) -> Any:
-    return shape(await method(*args, **options))
+    return shape(await awaited(method(*args, **options)))
 
 
 async def _all_of(method: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
-    return list(await method(*args, **options).to_list(None))
-
-
-async def _at_once(method: Callable[..., Any], *args: Any, **options: Any) -> None:
-    method(*args, **options)
+    cursor = await awaited(method(*args, **options))
+    return list(await cursor.to_list(None))
 
 
 def _calls(
@@ -129,9 +127,10 @@ def _count(collection: Any, arguments: Arguments, _: Entities) -> Call:
 
 
 def _change_stream(target: Any, arguments: Arguments, entities: Entities) -> Call:
-    stream = target.watch(arguments.take("pipeline"))
+    pipeline = arguments.take("pipeline")
 
     async def call() -> Any:
+        stream = await awaited(target.watch(pipeline))
         entities.to_close.append(stream)
         return await stream.__aenter__()
 
@@ -159,10 +158,6 @@ def _run_command(database: Any, arguments: Arguments, entities: Entities) -> Cal
     name, command = arguments.take("commandName"), arguments.take("command")
     options = _options(arguments, entities)
     return partial(database.command, {name: command[name], **command}, **options)
-
-
-def _start_transaction(session: Any, arguments: Arguments, entities: Entities) -> Call:
-    return partial(_at_once, session.start_transaction, **_options(arguments, entities))
 
 
 def _download(name: str, argument: str, bucket: Any, arguments: Arguments, _: Entities) -> Call:
@@ -220,7 +215,7 @@ OPERATIONS: dict[tuple[str, str], Build] = {
     ("collection", "dropIndexes"): _calls("drop_indexes"),
     ("collection", "listIndexes"): _lists("list_indexes"),
     ("collection", "listIndexNames"): _calls("index_information", shape=list),
-    ("session", "startTransaction"): _start_transaction,
+    ("session", "startTransaction"): _calls("start_transaction"),
     ("session", "commitTransaction"): _calls("commit_transaction"),
     ("session", "abortTransaction"): _calls("abort_transaction"),
     ("session", "endSession"): _calls("end_session"),

@@ -56,7 +56,7 @@ class Runner:
         with_login = any(
             requirement.get("auth") for each in test.requirements for requirement in each
         )
-        self._entities = Entities(deployment, kind.make, with_login=with_login)
+        self._entities = Entities(deployment, kind, with_login=with_login)
         self._fail_points: list[tuple[Any, str]] = []
 
     async def run(self) -> None:
@@ -160,8 +160,8 @@ class Runner:
                 client = self._entities.get(arguments.take("client"), "client")[1]
                 await self._set_fail_point(client, arguments)
             case "targetedFailPoint":
-                session = self._entities.get(arguments.take("session"), "session")[1]
-                client = self._entities.client_of(*session.delegate._transaction.pinned_address)
+                session = self._entities.pymongos_session(arguments.take("session"))
+                client = self._entities.client_of(*session._transaction.pinned_address)
                 await self._set_fail_point(client, arguments)
             case "createEntities":
                 entities = arguments.take("entities")

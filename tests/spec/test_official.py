@@ -25,35 +25,37 @@ DEPLOYMENTS = {
 }
 # What these are about differs from one deployment to the other.
 EVERYWHERE = {"retryable-writes", "client-backpressure", "client-side-operations-timeout"}
+# The clients that are tested; stock ones test the runner. In the short form, all but the first one
+# are tested with these folders only.
+TESTED = os.environ.get(CLIENT_VARIABLE, "aioretry asyncio").split()
+FOR_ALL = {"retryable-writes", "transactions-convenient-api", "sessions"}
 
 
 def cases() -> list[Any]:
-    """Each test with the names of the deployments that it runs on."""
+    """Each test with the names of the deployments and the clients that it runs on."""
     try:
         tests = official_tests()
     except FetchError as exc:
         skip = pytest.mark.skip(reason=f"no official tests: {exc}")
-        return [pytest.param("official_set", None, marks=skip)]
+        return [pytest.param("official_set", None, None, marks=skip)]
     return [
-        pytest.param(deployment, test, id=f"{deployment}-{test}")
+        pytest.param(deployment, KINDS[kind], test, id=f"{deployment}-{kind}-{test}")
         for deployment in DEPLOYMENTS
+        for kind in TESTED
         for test in tests
-        if deployment in where(test)
+        if deployment in where(test, kind)
     ]
 
 
-def where(test: OfficialTest) -> list[str]:
-    """The deployments that a test runs on."""
-    if FULL or test.folder in EVERYWHERE:
+def where(test: OfficialTest, kind: str) -> list[str]:
+    """The deployments that a test runs on with a client."""
+    is_first = kind == TESTED[0]
+    if FULL or (is_first and test.folder in EVERYWHERE):
         return list(DEPLOYMENTS)
+    if not is_first and test.folder not in FOR_ALL:
+        return []
     allowed = [name for name, topology in DEPLOYMENTS.items() if test.may_run_on(topology)]
     return (allowed or list(DEPLOYMENTS))[:1]
-
-
-@pytest.fixture(scope="session")
-def kind() -> ClientKind:
-    """The client that is tested; another one tests the runner."""
-    return KINDS[os.environ.get(CLIENT_VARIABLE, "aioretry")]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,9 @@ def internal(deployment: Deployment) -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize(("deployment", "test"), cases(), indirect=["deployment"], scope="module")
+@pytest.mark.parametrize(
+    ("deployment", "kind", "test"), cases(), indirect=["deployment"], scope="module"
+)
 async def test_official(
     test: OfficialTest,
     deployment: Deployment,

@@ -289,6 +289,9 @@ class AttemptCall:
     """What is sent beside the command's own fields."""
 
     deadline: Deadline | None
+    operation_id: int
+    """What those who are shown commands know the operation by."""
+
     token: Token = field(default_factory=Token)
     is_waiting: bool = False
     """Whether it waits for the server now, so that it may be given up and made again."""

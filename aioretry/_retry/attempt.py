@@ -179,6 +179,7 @@ class PendingAttempt:
             and server.can_retry_writes,
             options=execution.options,
             deadline=execution.deadline,
+            operation_id=execution.operation_id,
             token=self._token,
         )
         if not self._driver.attempt(self._loop, call, self):

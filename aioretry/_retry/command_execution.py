@@ -2,6 +2,7 @@
 
 import enum
 import math
+import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,10 @@ class UnderWay(Protocol):
         ...
 
 
+def _new_operation_id() -> int:
+    return random.getrandbits(31)
+
+
 @dataclass(slots=True)
 class Execution:
     """A command on its way, with all that its attempts share."""
@@ -50,6 +55,9 @@ class Execution:
     numbering: Numbering
     options: Mapping[str, Any] = field(default_factory=dict)
     """What is sent beside the command's own fields: its write concern."""
+
+    operation_id: int = field(default_factory=_new_operation_id)
+    """What those who are shown its commands know an operation by: each attempt has the same."""
 
     retries: RetryState | None = None
     """None as long as no attempt has failed."""

@@ -133,6 +133,7 @@ class BulkRun(Generic[T]):
         self._asked: list[Attempt] = []
         self._avoid: frozenset[Address] = frozenset()
         self._count = 0
+        self._operation_id: int | None = None
         self._result = self._step()
 
     @property
@@ -178,6 +179,8 @@ class BulkRun(Generic[T]):
         command, batch = result.bulk.next_command()
         execution = self._coordinator.execution(command, self._lease, self._deadline, self._watch)
         execution.deprioritized = self._avoid
+        self._operation_id = self._operation_id or execution.operation_id
+        execution.operation_id = self._operation_id
         self._current = current = BatchExecution(execution, batch)
         failure = None
         async with turn_of(execution):

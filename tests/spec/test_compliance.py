@@ -10,6 +10,7 @@ from collections import Counter
 
 import bson
 import bson.json_util
+import pymongo
 import pytest
 from pymongo import common, monitoring
 from pymongo.errors import (
@@ -392,11 +393,25 @@ class TestMonitoring:
         assert one.command["txnNumber"] == two.command["txnNumber"]
         assert one.command["txnNumber"] not in {event.operation_id for event in events.all}
 
-    @pytest.mark.xfail(reason="PyMongo takes the request's id for it")
-    async def test_operation_id(self, server, events):
-        """The attempts of a write have the same operationId."""
-        async with RetryClient(server.uri, event_listeners=[events]) as client:
+    @pytest.mark.xfail(pymongo.version_tuple < (4, 18), reason="PyMongo shows the request's id")
+    @pytest.mark.parametrize("client_class", ["motor", "asyncio"], indirect=True)
+    async def test_operation_id(self, server, events, client_class):
+        """The attempts of a write have the same operationId, and another write has another."""
+        async with client_class(server.uri, event_listeners=[events]) as client:
             await play(server, insert(client), hang_up, success)
+            assert 4 == len(events.all)
+            assert 1 == len({event.operation_id for event in events.all})
+            await play(server, insert(client), success)
+        assert 2 == len({event.operation_id for event in events.all})
+
+    @pytest.mark.xfail(pymongo.version_tuple < (4, 18), reason="PyMongo shows the request's id")
+    async def test_operation_id_of_a_bulk_operation(self, server, events):
+        """All its commands have the same operationId."""
+        inserts = [pymongo.InsertOne({"x": n}) for n in range(2)]
+        statements = [inserts[0], pymongo.UpdateOne({}, {"$set": {"x": 1}}), inserts[1]]
+        async with RetryClient(server.uri, event_listeners=[events]) as client:
+            await play(server, client.db.c.bulk_write(statements), success, success, success)
+        assert 4 == len(events.all)
         assert 1 == len({event.operation_id for event in events.all})
 
     @pytest.mark.parametrize("step", [hang_up, success])

@@ -5,12 +5,19 @@ task or on a thread. Without one of the others there is no client.
 """
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 
 import bson
 import pymongo
 from pymongo import _csot, errors, helpers_shared, message, pool_shared
 from pymongo.errors import ConfigurationError, PyMongoError
 from pymongo.pool_options import PoolOptions
+
+OP_ID: ContextVar[int | None]
+try:
+    from pymongo._op_id import OP_ID
+except ImportError:  # before 4.18, which shows who listens to commands the request's id
+    OP_ID = ContextVar("OP_ID", default=None)
 
 Names = Iterable[tuple[object, Iterable[str]]]
 

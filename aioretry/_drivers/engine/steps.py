@@ -1,8 +1,8 @@
 """What an attempt is, whoever makes it: its command, its server, and what came of it."""
 
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import bson
@@ -15,6 +15,7 @@ from aioretry._commands.encoded import shown
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.idle import Doubts
 from aioretry._drivers.engine.messages import encode_documents
+from aioretry._drivers.engine.private_names import OP_ID
 from aioretry._drivers.engine.views import Views
 from aioretry._drivers.port import (
     AttemptCall,
@@ -167,6 +168,16 @@ class Steps:
             # An encrypter that was closed meanwhile refuses to decrypt the reply by it.
             return self.delegate._encrypter is None
         return isinstance(error, _NEVER_SENT)
+
+
+@contextmanager
+def shown_as(operation_id: int) -> Iterator[None]:
+    """Have PyMongo show the commands sent inside as parts of an operation."""
+    token = OP_ID.set(operation_id)
+    try:
+        yield
+    finally:
+        OP_ID.reset(token)
 
 
 def time_limit(deadline: Deadline | None, server: Any) -> AbstractContextManager[object]:

@@ -12,7 +12,7 @@ from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, is_break
 from aioretry._drivers.engine.entry import Entry
 from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
-from aioretry._drivers.engine.steps import NotSentError, Steps, time_limit
+from aioretry._drivers.engine.steps import NotSentError, Steps, shown_as, time_limit
 from aioretry._drivers.motor.asking import is_well
 from aioretry._drivers.port import (
     AttemptResult,
@@ -129,7 +129,10 @@ class ThreadAttempt(Job):
         try:
             if not self._call.token.begin_sending():
                 return None
-            with admitting(connection, command, self._call.deadline):
+            with (
+                shown_as(self._call.operation_id),
+                admitting(connection, command, self._call.deadline),
+            ):
                 return connection.command(  # type: ignore[no-any-return]
                     command.database,
                     body,

@@ -9,7 +9,7 @@ from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, is_break
 from aioretry._drivers.engine.entry import Entry
 from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
-from aioretry._drivers.engine.steps import NotSentError, Steps, time_limit
+from aioretry._drivers.engine.steps import NotSentError, Steps, shown_as, time_limit
 from aioretry._drivers.port import AttemptResult, Expired, NoServer, Replied, ServerView
 from aioretry._drivers.pymongo_async.asking import is_well
 from aioretry._drivers.pymongo_async.calls import AsyncioCalls
@@ -160,7 +160,10 @@ class TaskAttempt(TaskJob):
         if not self._call.token.begin_sending():
             return None
         try:
-            with admitting(connection, command, self._call.deadline):
+            with (
+                shown_as(self._call.operation_id),
+                admitting(connection, command, self._call.deadline),
+            ):
                 return await connection.command(  # type: ignore[no-any-return]
                     command.database,
                     body,

@@ -182,6 +182,16 @@ class TestWrites:
             while not stored.count_documents({}):
                 await asyncio.sleep(0.01)
 
+    async def test_who_waits_for_a_connection_has_no_session(
+        self, replica_set, collection, commands
+    ):
+        """Who listens sees fewer sessions than writes (Driver Sessions, prose test 14)."""
+        options = {"maxPoolSize": 1, "event_listeners": [commands]}
+        async with AsyncRetryClient(replica_set.uri, **options) as client:
+            things = client[collection.database.name][collection.name]
+            await asyncio.gather(*(things.update_one({"_id": 1}, INCREMENT) for _ in range(10)))
+        assert (10, True) == (len(commands.sent), len(commands.sessions) <= 2)
+
     async def test_old_connections(self, replica_set, collection, stored):
         """What has been idle for too long is replaced."""
         async with AsyncRetryClient(replica_set.uri, maxIdleTimeMS=1) as client:

@@ -71,7 +71,7 @@ class AsyncioDriver(EngineDriver):
                 f"not {type(session).__name__}"
             )
         if session.client is not self._calls.delegate:
-            raise InvalidOperation("Can only use session with the MongoClient that started it")
+            raise InvalidOperation("Can only use session with the AsyncMongoClient that started it")
         return UserSession(self._calls, session)
 
     def abort(self, session: Any) -> asyncio.Future[None]:

@@ -115,25 +115,28 @@ class TaskAttempt(TaskJob):
         call, steps = self._call, self._steps
         held = call.lease.carry()
         try:
-            session = held.open(has_sessions=view.has_sessions)
-            body = steps.body(call, held, is_watched=steps.are_watched)
             if steps.view().has_lost(view):  # meanwhile
                 raise NotSentError(NoServer())
-            while not call.token.is_revoked:
+            call.is_waiting = True  # see TaskOpening
+            while True:
                 with time_limit(call.deadline, server):
-                    async with steps.delegate._checkout(server, session) as connection:
+                    async with steps.delegate._checkout(server, None) as connection:
                         if steps.doubts.has(connection) and not await self._answers(connection):
                             continue  # with another one
+                        if call.token.is_revoked or not has_time(call.deadline, server):
+                            break
+                        # Not before: whoever waits for a connection holds none (Driver Sessions).
+                        session = held.open(has_sessions=view.has_sessions)
+                        body = steps.body(call, held, is_watched=steps.are_watched)
                         # See LoopAttempt.
                         connection.supports_sessions |= view.has_sessions
                         if call.deadline is not None:
                             body = TimedBody(body)
-                        if has_time(call.deadline, server):
-                            reply = await self._exchange(connection, body, session)
-                            if reply is not None:
-                                steps.learn_of_concern(reply, view, connection)
-                                return reply
-                break
+                        reply = await self._exchange(connection, body, session)
+                        if reply is None:
+                            break
+                        steps.learn_of_concern(reply, view, connection)
+                        return reply
             raise NotSentError(Expired())
         except _BrokenError:
             steps.doubts.add(server.pool)

@@ -1,6 +1,6 @@
 """A blocking face over clients whose methods are awaited, for PyMongo's own runner of the tests.
 
-It is a pytest plugin of the process that runs PyMongo's tests (`test_pymongos_runner`); their
+It is a pytest plugin of the process that runs PyMongo's tests (`test_pymongos`); their
 clients are then of the kind that `AIORETRY_SPEC_CLIENT` names.
 """
 

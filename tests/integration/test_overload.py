@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
+import pymongo
 import pytest
 from pymongo import IndexModel, monitoring
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
@@ -137,6 +138,9 @@ class TestTheRules:
         assert not isinstance(end, Exception)
         assert not [request for request in server.requests if "txnNumber" in request.command]
 
+    @pytest.mark.skipif(
+        pymongo.version_tuple < (4, 18), reason="PyMongo 4.17 does not heed baseBackoffMS"
+    )
     @everything
     @pytest.mark.parametrize("limit", ["deadline", "timeoutMS"])
     async def test_a_wait_that_would_pass_the_deadline(self, limit, name, server, jitter):

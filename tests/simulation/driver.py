@@ -199,6 +199,7 @@ class Attempt:
         self._call = call
         self._receiver: Receiver | None = receiver
         self._context = contextvars.copy_context()
+        self.operation = OPERATION.get()
         self._session: Any = None
         self._request: Request | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -290,9 +291,10 @@ class Attempt:
             self._answered,
         )
         driver, network, draw = self._driver, self._driver.network, self.random.random()
-        operation = self._context.get(OPERATION)
-        driver.has_sent(operation, body, session.id)
-        driver.note(f"op {operation} sends {command.name} {session.id!r}/{number} to {self.member}")
+        driver.has_sent(self.operation, body, session.id)
+        driver.note(
+            f"op {self.operation} sends {command.name} {session.id!r}/{number} to {self.member}"
+        )
         latency = self.random.uniform(0.0002, 0.003)
         driver.faults += draw < network.befalls
         if draw < network.lost:
@@ -431,10 +433,9 @@ class Attempt:
             return
         self._close()
         self._call.carrier = None
-        operation = self._context.get(OPERATION)
-        self._driver.note(f"op {operation} {_told(result)}")
+        self._driver.note(f"op {self.operation} {_told(result)}")
         if isinstance(result, Replied) and result.reply.keys().isdisjoint(_ERRORS):
-            self._driver.has_answered(operation)
+            self._driver.has_answered(self.operation)
         self._context.run(receiver.land, result)
 
 
@@ -496,7 +497,9 @@ class SimulatedDriver:
         self.has_answered: Callable[[int], None] = lambda _: None
         """Told the operation whenever a command of it was executed well, and the answer came."""
 
-        self._busy = self._counted_at = 0.0
+        self.kept: list[tuple[float, list[int]]] = [(0.0, [])]
+        """Of which operations attempts were under way, from when on."""
+
         self._known: dict[Any, ServerView] = {}
         self._term = 0
         self._view = TopologyView({}, 0.015, source=Description(()))
@@ -608,23 +611,20 @@ class SimulatedDriver:
         if used >= self._size or self.opening[address] >= 2:
             return False
         attempt = Attempt(self, call, receiver)
-        self.busy()
         self.under_way.append(attempt)
+        self._keep()
         call.carrier = attempt
         attempt.begin()
         return True
 
     def has_ended(self, attempt: Attempt) -> None:
         """Forget an attempt."""
-        self.busy()
         with contextlib.suppress(ValueError):
             self.under_way.remove(attempt)
+            self._keep()
 
-    def busy(self) -> float:
-        """Return how long attempts have taken so far, all together, in seconds."""
-        before, self._counted_at = self._counted_at, self.loop.time()
-        self._busy += len(self.under_way) * (self._counted_at - before)
-        return self._busy
+    def _keep(self) -> None:
+        self.kept.append((self.loop.time(), [one.operation for one in self.under_way]))
 
     def abandon(self, call: AttemptCall) -> bool:
         """End an attempt without a result."""

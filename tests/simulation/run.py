@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import math
 import re
 from collections import Counter
@@ -94,9 +95,6 @@ class Told:
     """Whether an answer has come after the end that says that all is done."""
 
     took: float = 0.0
-    busy: float = 0.0
-    """How long attempts had taken before it, all together, in seconds."""
-
     is_over: bool = False
 
 
@@ -130,6 +128,7 @@ class Run:
         """How many messages, connections and servers something has happened to."""
 
         self.of_session = {one.index for one in plan.operations if one.kind == "user_session"}
+        self.coalesced = frozenset(one.index for one in plan.operations if one.kind == "coalesced")
         self.called: dict[str, tuple[int, bool]] = {}
         """The place in the order of the calls of each insert that travels with others, and whether
         it has a deadline."""
@@ -376,7 +375,7 @@ class Run:
         await asyncio.sleep(operation.at)
         OPERATION.set(operation.index)
         tags = [f"t{operation.index}_{n}" for n in range(_count_of(operation))]
-        told = self.told[operation.index] = Told(tags, busy=self.driver.busy())
+        told = self.told[operation.index] = Told(tags)
         began = self.loop.time()
         try:
             async with asyncio.timeout(operation.cancelled):
@@ -436,20 +435,49 @@ class Run:
             return  # each waits for those before it, and each of those as long as it may
         if not limits and not self.plan.network.hangs:
             # As long as nobody else can be elected, whoever is frozen is waited for.
-            since = min(told.took - self._turns(told), self._well_for())
+            since = min(told.took - self._turns(operation, told), self._well_for())
             if since > LONGEST:
                 self._complain(operation, f"took {since:.2f} s although all was well")
 
-    def _turns(self, told: Told) -> float:
+    def _turns(self, operation: Operation, told: Told) -> float:
         """How long an operation may have waited for its turn, in seconds.
 
-        As long as routers look for a primary in vain, attempts keep the places of others.
+        As long as routers look for a primary in vain, attempts keep the places of others. Of the
+        inserts that travel together one command is under way at a time, whatever is free.
         """
         if self.plan.routers is None or self.set.primary is not None:
             return 0.0
+        in_line = self.coalesced if operation.kind == "coalesced" else frozenset()
         # If one router is down, the other one's connections are all that there are.
-        places = min(self.plan.at_once, self.plan.connections)
-        return (self.driver.busy() - told.busy) / places
+        return self._taken(operation, told, self.plan.connections, in_line)
+
+    def _is_crowded(self, operation: Operation, told: Told) -> bool:
+        """Tell whether an operation has had turns, and others the places nearly all the time.
+
+        Who is sent in the order of the calls has a turn in any case: there are not so many others.
+        """
+        routers = 1 if self.plan.routers is None else len(self.driver.servers)
+        taken = self._taken(operation, told, self.plan.connections * routers)
+        return self.sent_for[operation.index] > 0 and taken > 0.9 * told.took
+
+    def _taken(
+        self,
+        operation: Operation,
+        told: Told,
+        connections: int,
+        in_line: frozenset[int] = frozenset(),
+    ) -> float:
+        """How long others had the places while an operation was under way, in seconds.
+
+        A part of the places is counted as a part of the time; an attempt of one that is in the same
+        line takes them all.
+        """
+        places, now, seconds = min(self.plan.at_once, connections), self.loop.time(), 0.0
+        for (at, keepers), (until, _) in itertools.pairwise([*self.driver.kept, (now, [])]):
+            others = sum(one != operation.index for one in keepers)
+            part = 1.0 if not in_line.isdisjoint(keepers) else min(1.0, others / places)
+            seconds += part * max(0.0, until - max(at, now - told.took))
+        return seconds
 
     def _judge_error(self, operation: Operation, told: Told) -> None:
         """What could be sent again is, as long as there is time; and inside it all is served."""
@@ -473,7 +501,8 @@ class Run:
             return
         if isinstance(error, DeadlineExceeded):
             is_well = self._somebody_is_there() and self._well_for() > 30
-            if is_well and network.breaks < 0.7 and not network.hangs:
+            is_served = is_well and network.breaks < 0.7 and not network.hangs
+            if is_served and not self._is_crowded(operation, told):
                 self._complain(operation, "was not served, although all is well")
         elif isinstance(error, ConnectionFailure) and told.took < SELECTION_TIMEOUT - 0.1:
             # Where the clock was set, a server may have forgotten the write.

@@ -7,10 +7,12 @@ import re
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
 
+from aioretry._retry import pending
 from aioretry._retry.attempt import PendingAttempt
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import CommandNumber
@@ -143,6 +145,28 @@ class TestMistakes:
         ends = [float(line.split()[0]) for line in verdict.trace if "ends with" in line]
         assert max(ends) > 20 + 200
 
+    def test_nothing_is_wrong_where_inserts_travel_in_line(self):
+        """One command at a time, of two of them each, although there are places for ten."""
+        plan = plan_without_a_primary()
+        operations = tuple(replace(one, kind="coalesced") for one in plan.operations)
+        plan = replace(plan, operations=operations, together=(2, 2**24), connections=10, at_once=10)
+        verdict = Run(plan).verdict()
+        assert [] == verdict.wrong
+        ends = [float(line.split()[0]) for line in verdict.trace if "ends with" in line]
+        assert max(ends) > 20 + 200
+
+    def test_a_turn_that_never_comes(self, monkeypatch):
+        """Who came last is sent first."""
+        monkeypatch.setattr(pending, "OrderedDict", Stack)
+        wrong = Run(plan_of_a_crowd()).verdict().wrong
+        assert any("was not served" in line for line in wrong)
+
+    def test_nothing_is_wrong_with_a_crowd(self):
+        """One connection, and statements for more than a minute."""
+        verdict = Run(plan_of_a_crowd()).verdict()
+        assert [] == verdict.wrong
+        assert any("DeadlineExceeded" in line for line in verdict.trace)
+
     def test_a_key_that_is_sent_for_too_long(self, monkeypatch):
         """A router that is awake sends its write again after the servers have forgotten it."""
         monkeypatch.setattr(keyed, "trusted_seconds", lambda _: 1e9)
@@ -183,6 +207,14 @@ class TestMistakes:
                 assert [] == Run(replace(plan, has_coroutines=has_coroutines)).verdict().wrong
 
 
+class Stack(OrderedDict):
+    """A lane whose last one is the first."""
+
+    def __setitem__(self, attempt, context):
+        super().__setitem__(attempt, context)
+        self.move_to_end(attempt, last=False)
+
+
 def plan_of(kind, network, *, count=30, refused=None):
     """Patient operations of one kind, one after the other, on a set that is well."""
     plan = Plan.of(1)
@@ -212,6 +244,12 @@ def plan_without_a_primary():
         connections=2,
         at_once=2,
     )
+
+
+def plan_of_a_crowd():
+    """Operations of several statements over one connection, which takes a while to be opened."""
+    plan = plan_of("operation", Network(opening=1.0, unopened=0.3), count=150)
+    return replace(plan, connections=1, at_once=10)
 
 
 def plan_of_long_sleep(kind, *, count=5):

@@ -51,9 +51,14 @@ KNOWN = {
     "server_selection_logging.py::TestServerSelectionLoggingReplicaSet::"
     "test_A_successful_operation": CHOOSES,
     "session.py::TestSession::test_implicit_sessions_checkout": "at times there are two at once",
-    "transactions.py::TestTransactionsConvenientAPI::test_3_1_callback_not_retried_after_timeout": (
-        LIMIT
-    ),
+    **{
+        f"transactions.py::TestTransactionsConvenientAPI::test_3_{test}_timeout": LIMIT
+        for test in (
+            "1_callback_not_retried_after",
+            "2_callback_not_retried_after_commit",
+            "3_commit_not_retried_after",
+        )
+    },
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pymongo
+from pymongo.asynchronous import client_session
 from pymongo.client_session import TransactionOptions
 
 from tests.spec.deployments import Deployment
@@ -157,7 +158,10 @@ class Entities:
         options = options_of("sessionOptions", content.get("sessionOptions", {}))
         if (defaults := options.get("default_transaction_options")) is not None:
             given = options_of("defaultTransactionOptions", defaults)
-            options["default_transaction_options"] = TransactionOptions(**given)
+            kind = TransactionOptions
+            if isinstance(client, pymongo.AsyncMongoClient):
+                kind = client_session.TransactionOptions  # another one, in PyMongo 4.17
+            options["default_transaction_options"] = kind(**given)
         session = await awaited(client.start_session(**options))
         self.lsids[content["id"]] = session.session_id
         return session

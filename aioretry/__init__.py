@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from aioretry._drivers.port import ConnectionCounts, ThreadCounts
 from aioretry._writes.context import connection_counts, thread_counts
 from aioretry._writes.resolve import resolve
-from aioretry._writes.transactions import run_transaction
+from aioretry._writes.transactions import run_transaction, transaction
 from aioretry.deadlines import Deadline, deadline, detached
 from aioretry.errors import (
     Attempt,
@@ -102,6 +102,7 @@ __all__ = [
     "resolve",
     "run_transaction",
     "thread_counts",
+    "transaction",
 ]
 
 __version__ = "0.1.0"

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from aioretry._writes.contention import contended
 from aioretry._writes.context import settled
 from aioretry._writes.methods import WritingCollection
 
@@ -13,6 +14,7 @@ __all__ = [
     "MotorDatabase",
     "Session",
     "WritingCollection",
+    "contended",
     "settled",
 ]
 

@@ -19,13 +19,14 @@ from aioretry._drivers.motor import (
     Database,
     TransactionOptions,
 )
-from aioretry._drivers.port import DocumentT
+from aioretry._drivers.port import DOUBT_AFTER, DocumentT
 from aioretry._retry.loop import MOST_UNDER_WAY, MOST_WAITING
 from aioretry._writes.context import (
     CLOSE_TIMEOUT,
     WritePath,
     all_hooks,
     connection_counts,
+    patience,
     positive,
     thread_counts,
 )
@@ -51,14 +52,21 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             Those that need a thread share at most 32 of the client's own.
         max_waiting_writes: How many writes may wait for a server at once, while none is known;
             further ones fail with :class:`~aioretry.TooManyWaiting`.
+        doubt_after: How many seconds a server may be silent, over a connection of its own as well,
+            while somebody waits for it, before it is taken for lost; infinity doubts none.
+        listeners_may_block: Whether command listeners are called on threads, as by Motor, and not
+            on the event loop, where one that blocks would hold up everybody.
         **kwargs: As for ``AsyncIOMotorClient``.
 
     Raises:
         TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts`` or
             ``max_waiting_writes`` is not a whole number.
-        ValueError: ``max_concurrent_attempts`` or ``max_waiting_writes`` is less than 1.
+        ValueError: ``max_concurrent_attempts`` or ``max_waiting_writes`` is less than 1, or
+            ``doubt_after`` is not above 0.
         ConfigurationError: As for ``AsyncIOMotorClient``.
     """
+
+    __delegate_class__ = motor.MongoClient
 
     def __init__(
         self,
@@ -66,18 +74,24 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         hooks: Iterable[Hook] = (),
         max_concurrent_attempts: int = MOST_UNDER_WAY,
         max_waiting_writes: int = MOST_WAITING,
+        doubt_after: float = DOUBT_AFTER,
+        listeners_may_block: bool = False,
         **kwargs: Any,
     ) -> None:
+        doubt_after = patience("doubt_after", doubt_after)
+        uses = motor.Uses()
         hooks = all_hooks(hooks)
         at_once = positive("max_concurrent_attempts", max_concurrent_attempts)
         most_waiting = positive("max_waiting_writes", max_waiting_writes)
         with warnings.catch_warnings():
             # Motor tells everybody that it is deprecated; our users know from our own docs.
             warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
-            super().__init__(*args, **kwargs)
+            super().__init__(*args, _pool_class=motor.pool_class(uses), **kwargs)
         delegate = self.delegate
         policy = motor.policy(delegate)
-        self._driver = motor.MotorDriver(delegate, at_once)
+        self._driver = motor.MotorDriver(
+            delegate, at_once, uses, doubt_after, listeners_may_block=listeners_may_block
+        )
         self._write_path = WritePath(
             self._driver,
             policy,
@@ -85,6 +99,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             server_selection_timeout=delegate.options.server_selection_timeout,
             timeout=motor.timeout(delegate),
             encrypts=motor.encrypts(delegate),
+            is_load_balanced=motor.is_load_balanced(delegate),
             hooks=hooks,
             most_under_way=at_once,
             most_waiting=most_waiting,
@@ -172,12 +187,13 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             ConfigurationError: Both ``causal_consistency`` and ``snapshot`` are true.
             InvalidOperation: The client was closed.
         """
-        session: RetryMotorClientSession = await super().start_session(  # type: ignore[assignment]
+        self._write_path.coordinator()  # refuses another event loop
+        session = self.delegate.start_session(
             causal_consistency=causal_consistency,
             default_transaction_options=default_transaction_options,
             snapshot=snapshot,
         )
-        return session
+        return RetryMotorClientSession(session, self)
 
     def close(self) -> None:
         """Close the connections and end the threads once what they carry has ended.

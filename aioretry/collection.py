@@ -15,6 +15,7 @@ from aioretry._drivers.motor import (
 from aioretry._drivers.port import DocumentT
 from aioretry._writes.context import WritePath
 from aioretry._writes.methods import WriteMethods
+from aioretry._writes.reading import ReadMethods
 from aioretry.operation import BeginsOperations
 
 __all__ = ["RetryMotorCollection"]
@@ -22,12 +23,14 @@ __all__ = ["RetryMotorCollection"]
 
 class RetryMotorCollection(  # type: ignore[misc]  # a running future is more than a coroutine
     WriteMethods[DocumentT, AgnosticClientSession, DocumentT],  # the session as in Motor's stubs
+    ReadMethods[DocumentT, AgnosticClientSession, DocumentT],
     BeginsOperations,
     AsyncIOMotorCollection[DocumentT],
 ):
     """A collection of a :class:`~aioretry.RetryClient`.
 
-    Everything is Motor's, apart from the writes below and :meth:`operation`. Those writes take
+    Everything is Motor's, apart from the writes below, :meth:`find_one`, the counts and
+    :meth:`distinct`, which are retried alike, and :meth:`operation`. Those writes take
     Motor's arguments and give its results and exceptions, and return a running future: a write that
     nobody awaits still happens. They are retried as the retryable-writes specification says, once,
     or inside a :func:`~aioretry.deadline` as often as time allows; ``update_many`` and

@@ -245,11 +245,6 @@ def lift_timeout() -> None:
     _csot.RTT.set(0.0)
 
 
-def end_timeout() -> None:
-    """Have PyMongo take the timeout of this context for over, if it has one."""
-    _csot.DEADLINE.set(-math.inf)
-
-
 @contextlib.contextmanager
 def _less_a_round_trip(
     timeout: AbstractContextManager[object], round_trip_time: float

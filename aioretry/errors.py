@@ -11,7 +11,6 @@ from pymongo.errors import (
     ConnectionFailure,
     InvalidOperation,
     NetworkTimeout,
-    PyMongoError,
 )
 from pymongo.results import BulkWriteResult
 
@@ -30,7 +29,6 @@ __all__ = [
 E = TypeVar("E", bound=BaseException)
 
 _REPORT = "_aioretry_report"
-_UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 
 
 class Outcome(enum.Enum):
@@ -124,7 +122,9 @@ class PartialResult:
 class Report:
     """What an exception knows of the write that it came out of."""
 
-    outcome: Outcome
+    outcome: Outcome | None
+    """None if it was a read."""
+
     attempts: tuple[Attempt, ...]
     partial_result: PartialResult | None
     doubt: Doubt | None
@@ -150,7 +150,7 @@ class LeftBehind:
 
 def attach(
     exc: BaseException,
-    outcome: Outcome,
+    outcome: Outcome | None,
     attempts: Sequence[Attempt],
     partial_result: PartialResult | None = None,
     doubt: Doubt | None = None,
@@ -242,8 +242,6 @@ def report_of(exc: BaseException) -> Report | None:
     for link in links_of(exc):
         if (report := own_report_of(link)) is not None:
             return report
-        if isinstance(link, PyMongoError) and link.has_error_label(_UNKNOWN_COMMIT):
-            return None  # what a transaction met, while the error of a write was handled
     return None
 
 

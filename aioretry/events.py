@@ -74,7 +74,11 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class RetryScheduled:
-    """An attempt failed, and the command will be sent again."""
+    """An attempt failed, and the command will be sent again.
+
+    Or a transaction will: as ``with_transaction``, all of it is run again, and as
+    ``commit_transaction`` its commit is sent again, both in the namespace ``admin``.
+    """
 
     operation: str
     """The operation's name, such as ``update_one``."""

@@ -2,24 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
 import anyio
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import deadlines
 from aioretry._drivers import motor
 from aioretry._drivers.motor import AsyncIOMotorClientSession
-from aioretry._writes.context import WritePath
-from aioretry._writes.transactions import (
-    ABORT_TIMEOUT,
-    TransactionalSession,
-    commit_again_before,
-    run_transaction,
-    transact,
-)
+from aioretry._writes.aborts import abort, patience
+from aioretry._writes.context import TransactionalSession, WritePath
+from aioretry._writes.transactions import commit_in_time, run_transaction, transact
 from aioretry.deadlines import nearest
 
 __all__ = ["RetryMotorClientSession", "run_transaction"]
@@ -46,13 +40,14 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
         write_concern: WriteConcern | None = None,
         read_preference: Any = None,
         max_commit_time_ms: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
     ) -> T:
         """Run a callback in a transaction and commit it, both as often as needed.
 
         What is retried (transactions-convenient-api, "Sequence of Actions"):
 
         - The commit, after an error with the label ``UnknownTransactionCommitResult`` that is not
-          MaxTimeMSExpired. PyMongo repeats it once by itself before that. From the second time on
+          MaxTimeMSExpired; it was repeated once, as below, before that. From the second time on
           there is a wait before, of the lengths below. The server commits a transaction at most
           once.
         - The whole transaction, callback included, after an error of the callback or the commit
@@ -74,13 +69,15 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
         Retries end 120 seconds after the call, or with the deadline that applies here: a
         surrounding :func:`~aioretry.deadline` or ``pymongo.timeout()``, or the client's
         ``timeoutMS``. Such a deadline counts for all that the callback does, operations without the
-        session included. Only the abort has its own time: as much as the deadline had at the
-        beginning, at most 5 seconds.
+        session included. What is not aborted 0.1 seconds later is aborted without the caller, and
+        the session gets a new ``session_id``.
 
         If the call is cancelled while the callback runs, or that fails while something of it is
         still under way, the transaction is aborted, at most 5 seconds are waited for that, and the
         session gets a new ``session_id``: whatever the callback left running can't write any more.
         If the call is cancelled during the commit, the transaction may be committed or not.
+        :func:`~aioretry.outcome_of` tells of whatever is raised how the transaction ended, and
+        :func:`~aioretry.resolve` commits again what is in doubt.
 
         Args:
             coro: The callback; called with this session, and what it returns is awaited.
@@ -89,6 +86,8 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
             read_preference: The transaction's read preference; None takes the session's default.
             max_commit_time_ms: How long a commit may take on the server, in milliseconds; ignored
                 under a deadline that ever comes.
+            timeout: How long all of this may take, in seconds; a surrounding deadline that is
+                nearer counts. None sets no limit of its own.
 
         Returns:
             What the callback returned the last time.
@@ -103,7 +102,7 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
             Exception: Whatever the callback or the commit raised and is not retried.
         """
         options = read_concern, write_concern, read_preference, max_commit_time_ms
-        return await transact(self, coro, options, session_per_run=False)
+        return await transact(self, coro, options, timeout, session_per_run=False)
 
     def start_transaction(  # type: ignore[override]
         self,
@@ -114,36 +113,38 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
     ) -> AbstractAsyncContextManager[Any]:
         """Start a transaction, which a block commits or aborts; arguments and errors as Motor's."""
         self._calls.runs_of(self).require()
-        return super().start_transaction(
+        started = super().start_transaction(
             read_concern, write_concern, read_preference, max_commit_time_ms
         )
+        self._commit = None
+        return started
 
     def commit_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
         """Commit the transaction.
 
-        PyMongo repeats it once after an error that it can be repeated after. Under a deadline it is
-        repeated after such errors until time is over, with a growing pause. If time is over before
-        the first commit is sent, the transaction is aborted.
+        It is repeated once after an error that it can be repeated after, with ``w: majority``;
+        under a deadline until time is over. If time is over before the first commit is sent, the
+        transaction is aborted. If the future is cancelled before that, the same, and the session
+        gets a new ``session_id``; if later, nothing more is sent, and the transaction may be
+        committed or not.
 
         Returns:
             A running future. It raises what Motor's does, and ``DeadlineExceeded`` if the
             transaction was aborted instead.
         """
-        self._calls.runs_of(self).require()
-        limit = nearest()
-        if limit is None:
-            return super().commit_transaction()  # type: ignore[return-value]
-        return asyncio.ensure_future(commit_again_before(self, limit))
+        self._require_may_end()
+        return commit_in_time(self)
 
     def abort_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]
-        """Abort the transaction; under a deadline, it has 5 seconds of its own for that.
+        """Abort the transaction; what takes 0.1 seconds more than a deadline goes on by itself.
+
+        The session gets a new ``session_id`` then.
 
         Returns:
-            A running future; its errors are Motor's.
+            A running future. Errors of servers are ignored, as by Motor.
         """
-        self._calls.runs_of(self).require()
-        with self._own_time():
-            return super().abort_transaction()  # type: ignore[return-value]
+        self._require_may_end()
+        return asyncio.ensure_future(abort(self, patience(nearest())))
 
     def end_session(self) -> asyncio.Future[None]:  # type: ignore[override]
         """End the session, and abort what is in progress, as :meth:`abort_transaction` does.
@@ -151,21 +152,21 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
         Returns:
             A running future.
         """
-        with self._own_time():
-            return super().end_session()  # type: ignore[return-value]
+        return asyncio.ensure_future(self._end())
 
-    def _own_time(self) -> AbstractContextManager[object]:
-        # What a deadline that is over keeps from being aborted bars others for a minute.
-        limit = nearest()
-        return nullcontext() if limit is None else deadlines.fresh_timeout(ABORT_TIMEOUT)
+    async def _end(self) -> None:
+        try:
+            if self.delegate.in_transaction:
+                await abort(self, patience(nearest()))
+        finally:
+            self._calls.end(self)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, exc_type: object, exc_val: object, exc_tb: object) -> None:
-        if not self.delegate.in_transaction:
-            await super().__aexit__(exc_type, exc_val, exc_tb)
-            return
-        # The transaction is aborted then, which Motor would do on the event loop.
-        with anyio.CancelScope(shield=True):
-            await self.end_session()
+        if self.delegate.in_transaction:
+            with anyio.CancelScope(shield=True):
+                await self._end()
+        else:
+            self._calls.end(self)

@@ -41,7 +41,7 @@ INSIDE = {
         {"arguments", "encoded", "error_codes"},
         {"command", "replies"},
         {"statements", "target"},
-        {"bulk", "single"},
+        {"bulk", "reads", "single", "transactions"},
         {"bulk_arguments"},
     ],
     "_drivers": [
@@ -49,41 +49,46 @@ INSIDE = {
         {"port"},
         {"threads", "engine.calls", "engine.messages", "engine.options", "engine.private_names"},
         {"engine.transactions"},
-        {"engine.connection", "engine.ending", "engine.idle", "engine.views"},
-        {"engine.aborting", "engine.checkup", "engine.connections", "engine.sessions"},
-        {"engine.steps"},
-        {"engine.entry", "engine.limits"},
+        {"engine.connection", "engine.ending", "engine.idle", "engine.listening", "engine.views"},
+        {"engine.checkup", "engine.connections", "engine.sessions"},
+        {"engine.cursors", "engine.steps"},
+        {"engine.entry", "engine.limits", "engine.silence"},
         {"engine.attempt"},
         {"engine.dispatch"},
         {"engine.driver"},
-        {"motor.calls", "pymongo_async.calls"},
+        {f"{room}.{name}" for room in ("motor", "pymongo_async") for name in ("calls", "pools")},
+        {"motor.delegate", "motor.framework", "pymongo_async.client"},
         {"motor.asking", "motor.connections", "motor.ending", "motor.prober", "motor.sessions"},
-        {"motor.aborting", "motor.on_thread", "motor.opening"},
+        {"motor.on_thread", "motor.opening", "motor.watching"},
         {"motor.room"},
         {"motor.driver"},
         {"motor"},
-        {f"pymongo_async.{name}" for name in ("asking", "connections", "ending", "prober")},
-        {"pymongo_async.aborting", "pymongo_async.jobs", "pymongo_async.sessions"},
+        {
+            f"pymongo_async.{name}"
+            for name in ("asking", "connections", "ending", "prober", "watching")
+        },
+        {"pymongo_async.jobs", "pymongo_async.sessions"},
         {"pymongo_async.room"},
         {"pymongo_async.driver"},
         {"pymongo_async"},
     ],
     "_retry": [
-        {"losses", "sessions", "lookout", "transactions", "verdict"},
+        {"losses", "sessions", "lookout", "verdict"},
         {"monitoring", "server_selection"},
         {"command_execution"},
-        {"attempt", "surfacing"},
+        {"attempt", "surfacing", "transactions"},
         {"pending", "waiting"},
         {"loop"},
     ],
     "_writes": [
-        {"bulk_result", "context", "future", "unclear_inserts"},
-        {"transactions"},
+        {"bulk_result", "contention", "context", "future", "unclear_inserts"},
         {"resolve", "group.member"},
         {"single", "group.shares"},
-        {"bulk", "keyed", "group.command"},
-        {"group.queue"},
-        {"methods"},
+        {"bulk", "keyed", "group.command", "statements"},
+        {"aborts", "group.queue"},
+        {"commits", "methods"},
+        {"transactions"},
+        {"reading"},
     ],
     "streams": [
         {"_changes", "_errors", "_pace", "_watching"},
@@ -210,7 +215,17 @@ def test_private_names_of_others_are_left_alone(path):
     room = room_of(path)
     if room == "_drivers":
         return
-    ours = {"_calls", "_write_path", "_replace", "_asdict", "_client", "_coalescing"}
+    ours = {
+        "_calls",
+        "_commit",
+        "_is_lent",
+        "_why_open",
+        "_write_path",
+        "_replace",
+        "_asdict",
+        "_client",
+        "_coalescing",
+    }
     foreign = [
         f"{node.lineno}: {ast.unparse(node)}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -258,6 +273,27 @@ def test_the_ledger_imports_values_only():
     assert {f"pymongo.{name}" for name in allowed} == drivers
 
 
+def test_what_the_engine_leaves_to_the_rooms_is_in_both():
+    """A method without a body in the engine has one wherever PyMongo's clients are known."""
+    trees = [ast.parse(path.read_text()) for path in (PACKAGE / "_drivers").rglob("*.py")]
+    classes = {c.name: c for tree in trees for c in tree.body if isinstance(c, ast.ClassDef)}
+    bases = {name: {ast.unparse(b) for b in c.bases} for name, c in classes.items()}
+    left = [
+        (name, method.name)
+        for name, found in classes.items()
+        for method in found.body
+        if isinstance(method, ast.FunctionDef)
+        and "NotImplementedError" in ast.unparse(method.body[-1])
+    ]
+    assert ("EngineDriver", "_room") in left
+    for name, method in left:
+        heirs = [one for one, its in bases.items() if name in its]
+        assert len(heirs) >= 2, name
+        for heir in heirs:
+            own = {m.name for m in classes[heir].body if isinstance(m, ast.FunctionDef)}
+            assert method in own, f"{heir}.{method}"
+
+
 def test_no_metaprogramming():
     """Every wrapped method is written out."""
     for path in files():
@@ -298,7 +334,9 @@ def test_public_names():
 STARTS_OF_AN_OPERATION = {
     "_retry/attempt": {"call_later"},
     "_retry/server_selection": {"call_at"},
+    "_writes/commits": {"ensure_future"},
     "_writes/group/command": {"ensure_future"},
+    "_writes/transactions": {"ensure_future"},
     "aiohttp": {"call_later"},
     "idempotent/_once": {"create_task"},
     "session": {"ensure_future"},

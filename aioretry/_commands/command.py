@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from bson.codec_options import CodecOptions
 from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry._commands.encoded import EncodedDocuments
@@ -29,9 +30,30 @@ class CommandLimits:
     max_statements: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a command reads."""
+
+    preference: Any
+    """PyMongo's read preference."""
+
+    concern: ReadConcern
+
+    @property
+    def is_of_primary(self) -> bool:
+        """Whether it goes where writes go."""
+        return not self.preference.mode
+
+    @property
+    def kind(self) -> str:
+        """The same text for all that may go to the same servers."""
+        # Preferences are equal where their texts are, and can't be hashed.
+        return "" if self.is_of_primary else repr(self.preference)
+
+
 @dataclass(slots=True)
 class Command(Generic[T]):
-    """One write command, and how to read its answer."""
+    """One command, and how to read its answer."""
 
     operation: str
     """The method that the user called, such as ``update_one``."""
@@ -74,6 +96,9 @@ class Command(Generic[T]):
     may_fill_message: bool = False
     """Whether it may be as large as a message, because its documents were looked at one by one."""
 
+    reading: Reading | None = None
+    """How it reads; None if it writes."""
+
     @property
     def is_atomic(self) -> bool:
         """Whether an error of the server means that it has changed nothing."""
@@ -86,5 +111,5 @@ class Command(Generic[T]):
 
     @property
     def namespace(self) -> str:
-        """Database and collection, joined by a dot."""
-        return f"{self.database}.{self.collection}"
+        """Database and collection, joined by a dot; of what has no collection, the database."""
+        return f"{self.database}.{self.collection}" if self.collection else self.database

@@ -8,6 +8,8 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion, TypeRegistry
 from bson.raw_bson import RawBSONDocument
 
+_NO_TYPES = TypeRegistry()
+
 _size_at = struct.Struct("<i").unpack_from
 
 
@@ -87,36 +89,62 @@ def section(parts: Sequence[EncodedDocuments], positions: Sequence[int]) -> list
     return [EncodedDocuments(b"".join(raws), len(raws), max(map(len, raws)))]
 
 
-def shown(body: Mapping[str, Any], codec_options: CodecOptions[Any]) -> dict[str, Any]:
+def shown(
+    body: Mapping[str, Any], codec_options: CodecOptions[Any], *, is_sent: bool
+) -> dict[str, Any]:
     """Return a command for those who look at commands: with plain documents, one by one.
 
     Args:
         body: The command.
         codec_options: Those that the driver will encode it with.
+        is_sent: Whether it is what the driver encodes, so that it must come to the same.
     """
     options: CodecOptions[dict[str, Any]] = codec_options.with_options(
         document_class=dict,
-        type_registry=TypeRegistry(),  # the user's type decoders are for replies
+        type_registry=_NO_TYPES,  # the user's type decoders are for replies
         datetime_conversion=DatetimeConversion.DATETIME_AUTO,
     )
-    return {name: _shown(value, options) for name, value in body.items()}
+    return {name: _shown(value, options, is_sent=is_sent) for name, value in body.items()}
 
 
-def _shown(value: Any, options: CodecOptions[dict[str, Any]]) -> Any:
+def _shown(value: Any, options: CodecOptions[dict[str, Any]], *, is_sent: bool) -> Any:
     if isinstance(value, list):
         parts = [
             part.documents() if isinstance(part, EncodedDocuments) else [part] for part in value
         ]
-        return [_shown(each, options) for part in parts for each in part]
+        return [
+            _plain(each, options, is_sent=is_sent)
+            if isinstance(each, RawBSONDocument)
+            else _shown(each, options, is_sent=is_sent)
+            for part in parts
+            for each in part
+        ]
     if isinstance(value, RawBSONDocument):
-        return _plain(value, options)
+        return _plain(value, options, is_inside=True, is_sent=is_sent)
     return value
 
 
-def _plain(encoded: RawBSONDocument, options: CodecOptions[dict[str, Any]]) -> Mapping[str, Any]:
-    """Return a document as a dict, unless it would not be encoded to the same again."""
+def _plain(
+    encoded: RawBSONDocument,
+    options: CodecOptions[dict[str, Any]],
+    *,
+    is_inside: bool = False,
+    is_sent: bool,
+) -> Mapping[str, Any]:
+    """Return a document as a dict, unless it is sent and would not be encoded to the same again.
+
+    Args:
+        encoded: The document.
+        options: Those that the driver will encode it with.
+        is_inside: Whether it is a field's value, so that its ``_id`` is not put first.
+        is_sent: Whether it will.
+    """
     try:
         plain = bson.decode(encoded.raw, options)
-        return plain if bson.encode(plain, codec_options=options) == encoded.raw else encoded
+        if not is_sent:
+            return plain
+        given: Any = {"": plain} if is_inside else plain
+        same: Any = bson.encode({"": encoded}) if is_inside else encoded.raw
+        return plain if bson.encode(given, codec_options=options) == same else encoded
     except Exception:  # noqa: BLE001 - the user's own bytes, or what Python has no value for
         return encoded

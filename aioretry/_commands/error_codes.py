@@ -17,6 +17,9 @@ LABELS = (RETRYABLE_WRITE, RETRYABLE, OVERLOADED, NO_WRITES)
 # and of a bulk operation's write concern error that it could be retried.
 RETRYABLE_CODES = frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})
 
+# retryable-reads, "Retryable Error": with ReadConcernMajorityNotAvailableYet.
+RETRYABLE_READ_CODES = RETRYABLE_CODES | {134}
+
 MAX_TIME_EXPIRED = 50
 
 _ILLEGAL_OPERATION = 20

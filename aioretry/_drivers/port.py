@@ -9,8 +9,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 from bson.binary import Binary
+from pymongo.write_concern import WriteConcern
 
-from aioretry._commands.command import Command, CommandLimits
+from aioretry._commands.command import Command, CommandLimits, Reading
 from aioretry._drivers.transaction_runs import Runs
 from aioretry.deadlines import Deadline
 
@@ -19,16 +20,24 @@ DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
 
 Address: TypeAlias = tuple[str, int | None]
 
+DOUBT_AFTER = 3.0
+"""How long a server may be silent, in seconds. A busy one takes some tenths for an answer over an
+open connection; the default election timeout is 10, and a cable that is back after 2 is no loss."""
+
+
 _FIRST_RETRYING_WIRE_VERSION = 6  # MongoDB 3.6
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the client's options say about retries."""
+    """What the client's options say about attempts."""
 
     retry_writes: bool = True
+    retry_reads: bool = True
     max_adaptive_retries: int = 2
     overload_retargeting: bool = False
+    wait_queue_timeout: float | None = None
+    """How long one may wait for a connection, in seconds; None sets no limit."""
 
 
 class ServerKind(enum.Enum):
@@ -88,7 +97,22 @@ class TopologyView:
     """How much slower than the fastest a server may be to be chosen, in seconds."""
 
     source: object = field(repr=False)
-    """The driver's description; its ``repr`` tells the whole story in an error message."""
+    """What the driver knows it by; its ``repr`` tells the whole story in an error message."""
+
+    readable: Callable[[Any], Mapping[Address, ServerView]] | None = field(
+        default=None, repr=False, compare=False
+    )
+    """Returns the servers that a read preference allows, where that makes a difference."""
+
+    def servers_for(self, reading: Reading | None) -> Mapping[Address, ServerView]:
+        """Return the servers that a command may go to.
+
+        Args:
+            reading: How it reads; None if it writes.
+        """
+        if reading is None or reading.is_of_primary or self.readable is None:
+            return self.writable
+        return self.readable(reading.preference)
 
     def has_lost(self, server: ServerView) -> bool:
         """Tell whether a server takes no more writes as the one that it was."""
@@ -210,6 +234,38 @@ class ServerSession(Protocol):
         ...
 
 
+class TransactionSession(ServerSession, Protocol):
+    """The session of a transaction."""
+
+    @property
+    def pinned(self) -> Address | None:
+        """The router that alone knows the transaction; None if any server will do."""
+        ...
+
+    def pin(self, address: Address) -> None:
+        """Have all that comes in the transaction go to a router."""
+        ...
+
+    def unpin(self) -> None:
+        """Have what comes next go to any."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionOptions:
+    """What is to be known of a transaction."""
+
+    read_preference: Any
+    """PyMongo's; where another than the primary is asked for, reads are refused."""
+
+    write_concern: WriteConcern
+    max_commit_time_ms: int | None
+    """How long a commit may take on the server, in milliseconds; None sets no limit."""
+
+    recovery_token: Mapping[str, Any] | None
+    """What routers know it by; None where there are none."""
+
+
 class HeldSession(Protocol):
     """An operation's hold on a server session, which begins with its first attempt."""
 
@@ -292,6 +348,9 @@ class AttemptCall:
     operation_id: int
     """What those who are shown commands know the operation by."""
 
+    leaves_doubt: bool = True
+    """Whether somebody has to find out what became of it if it gets no answer."""
+
     token: Token = field(default_factory=Token)
     is_waiting: bool = False
     """Whether it waits for the server now, so that it may be given up and made again."""
@@ -332,7 +391,8 @@ class SessionCalls(Protocol):
         """Take a session's transaction away from it, and from whoever still writes in it.
 
         Returns:
-            The driver's session that has the transaction, to be aborted.
+            The driver's session that has the transaction, to be aborted; all that is asked here of
+            a session can be asked of it, too.
         """
         ...
 
@@ -340,16 +400,56 @@ class SessionCalls(Protocol):
         """Tell whether a command of it is under way."""
         ...
 
+    def latest(self, session: Any) -> Mapping[str, Any]:
+        """Return the command of transactions that was made ready last in a session; {} if none."""
+        ...
+
+    def may_arrive(self, session: Any) -> bool:
+        """Tell whether a command of it is under way, or was lost."""
+        ...
+
     def has_begun_transaction(self, session: Any) -> bool:
         """Tell whether a transaction is in progress of which the server may know."""
         ...
 
-    def commit(self, session: Any) -> asyncio.Future[None]:
-        """Commit, once more after an error that allows it, whoever waits for that."""
+    def transaction_options(self, session: Any) -> TransactionOptions:
+        """Return what is to be known of a session's transaction."""
         ...
 
-    def abort(self, session: Any) -> asyncio.Future[None]:
-        """Abort, whoever waits for that."""
+    def begin_commit(self, session: Any) -> object | None:
+        """Have a session commit from now on.
+
+        Returns:
+            The transaction; None if it takes no command: nothing was sent in it.
+
+        Raises:
+            InvalidOperation: There is no transaction, or it was aborted, or the session was ended.
+        """
+        ...
+
+    def begin_abort(self, session: Any) -> object | None:
+        """Have a session abort from now on; returns and raises as :meth:`begin_commit`."""
+        ...
+
+    def end_commit(self, transaction: Any, *, unpin: bool) -> None:
+        """Have a transaction be in progress no more, because it was committed, or may be.
+
+        Args:
+            transaction: The transaction.
+            unpin: Whether it may be committed once more by another router.
+        """
+        ...
+
+    def end_abort(self, transaction: Any) -> None:
+        """Have a transaction be in progress no more, because it was aborted, or may be."""
+        ...
+
+    def drivers_commit(self, session: Any) -> asyncio.Future[None]:
+        """Commit as the driver does."""
+        ...
+
+    def drivers_abort(self, session: Any) -> asyncio.Future[None]:
+        """Abort as the driver does."""
         ...
 
     def end(self, session: Any) -> None:
@@ -428,6 +528,19 @@ class Driver(Protocol):
         """
         ...
 
+    def transaction_session(self, session: object) -> TransactionSession:
+        """Return the same for a statement of the transaction that is in progress on it."""
+        ...
+
+    def ending_session(self, session: object) -> TransactionSession:
+        """Return a session of the transaction in progress on one, by which it can be ended.
+
+        Whatever becomes of that one, the transaction can be ended by this one, also once more. One
+        that is discarded is leased to nobody, and that one goes on with another server session when
+        something else begins in it. It may be given back after all.
+        """
+        ...
+
     def session_of(self, session_id: Binary) -> ServerSession:
         """Return a server session of a chosen id, which is never pooled; no I/O.
 
@@ -436,14 +549,12 @@ class Driver(Protocol):
         """
         ...
 
-    def abort(self, session: Any) -> asyncio.Future[None]:
-        """Abort a transaction that was given up, however often that takes.
+    def discard(self, session: Any, *, is_over: bool) -> None:
+        """End a session of the driver's that was taken for its transaction.
 
         Args:
-            session: The driver's session that has it, and that nobody else uses any more.
-
-        Returns:
-            A future that is done after the first try; it never raises.
+            session: The session.
+            is_over: Whether the transaction was ended; else its end takes the transaction with it.
         """
         ...
 

@@ -2,13 +2,16 @@
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, TypeVar
 
 from pymongo.errors import InvalidOperation
 
 from aioretry.errors import Outcome, attach
+
+T = TypeVar("T")
 
 
 class Runs:
@@ -38,16 +41,20 @@ class Runs:
                 mark.has_ended = True
             _marks.reset(token)
 
-    @contextmanager
-    def sending(self) -> Iterator[None]:
-        """Keep the run from ending as long as something is made ready to be sent.
+    def make_ready(self, make: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Make something ready to be sent; as long as that takes, the run does not end.
+
+        Args:
+            make: Does so.
+            *args: What it is given.
+            **kwargs: The same.
 
         Raises:
             InvalidOperation: It has ended.
         """
         with self._lock:
             self.require()
-            yield
+            return make(*args, **kwargs)
 
     def require(self) -> None:
         """Refuse what comes from a run that has ended.
@@ -55,7 +62,9 @@ class Runs:
         Raises:
             InvalidOperation: The caller was started by one.
         """
-        if any(mark.has_ended and mark.runs() is self for mark in _marks.get()):
+        for mark in _marks.get():
+            if not mark.has_ended or mark.runs() is not self:
+                continue
             error = InvalidOperation(
                 "the run of the transaction that this was started by has ended; nothing was sent"
             )

@@ -19,6 +19,7 @@ from aioretry._drivers.port import (
     NoRoom,
     NoServer,
     Replied,
+    ServerKind,
     ServerView,
     Token,
     Unprepared,
@@ -103,6 +104,7 @@ class PendingAttempt:
         "_receiver",
         "_timer",
         "_token",
+        "added_at",
         "may_block",
     )
 
@@ -125,7 +127,9 @@ class PendingAttempt:
         self._token = Token()
         self._call: AttemptCall | None = None
         self._noted: Attempt | None = None
-        self._began = loop.time()
+        self.added_at = self._began = loop.time()
+        """When it began to wait for its place, in seconds of the event loop's clock."""
+
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -157,12 +161,21 @@ class PendingAttempt:
         if execution.began is None:
             execution.began, execution.began_at = self._began, time.time()
         view = self._driver.view()
-        server = choose(view, execution.deprioritized, self._places)
+        reading = execution.command.reading
+        server, pinned = choose(view, execution.deprioritized, self._places, reading), None
+        if server is not None and server.kind is ServerKind.MONGOS:
+            pinned = execution.pinned
+            if pinned is not None:
+                server = view.writable.get(pinned)
         if server is None:
             self.land_soon(NoServer())
             return True
-        return self._start_at(server) or any(
-            self._start_at(other) for other in others(view, server, execution.deprioritized)
+        return self._start_at(server) or (
+            pinned is None
+            and any(
+                self._start_at(other)
+                for other in others(view, server, execution.deprioritized, reading)
+            )
         )
 
     def _start_at(self, server: ServerView) -> bool:
@@ -180,9 +193,13 @@ class PendingAttempt:
             options=execution.options,
             deadline=execution.deadline,
             operation_id=execution.operation_id,
+            leaves_doubt=execution.is_in_doubt_unanswered,
             token=self._token,
         )
+        is_pinned_now = execution.pin(server)
         if not self._driver.attempt(self._loop, call, self):
+            if is_pinned_now:
+                execution.lease.unpin()
             return False
         self._call = call
         return True
@@ -193,9 +210,14 @@ class PendingAttempt:
 
     @property
     def server(self) -> ServerView | None:
-        """The server, while the attempt may be given up and made again; None before that."""
+        """The server, while the attempt may be given up and made again; None before that.
+
+        None for a read: a server that was deposed may answer it still.
+        """
         call = self._call
-        return None if call is None or not call.is_waiting else call.server
+        if call is None or not call.is_waiting or call.command.reading is not None:
+            return None
+        return call.server
 
     @property
     def address(self) -> Address | None:
@@ -203,8 +225,10 @@ class PendingAttempt:
         return None if self._call is None else self._call.server.address
 
     @property
-    def has_transaction_id(self) -> bool:
-        """Whether the command carries a transaction id, so that it may be sent again."""
+    def may_be_repeated(self) -> bool:
+        """Whether the command may be sent again wherever it may have been executed."""
+        if self._execution.transaction_end is not None:
+            return True
         return self._call is not None and self._call.has_transaction_id
 
     def so_far(self) -> Attempt:
@@ -221,7 +245,7 @@ class PendingAttempt:
         if self._receiver is not None:
             record = self._note(sent=not self._token.revoke(), error=reason)
             self._fall_silent()
-            if self._call is None or self._leaves_thread():
+            if self._call is None or self._leaves_thread() or self._leaves_read():
                 self._cancel_timer()
                 self._places.remove(self)
             self._tell(record)
@@ -286,10 +310,12 @@ class PendingAttempt:
 
     def _finish(self, result: Ending, record: Attempt | None = None) -> None:
         receiver = self._receiver
-        if receiver is None:
+        if receiver is None:  # a listener that was told so has given it up
+            self._cancel_timer()
+            self._places.remove(self)
             return
         if record is not None:
-            self._execution.attempts.append(record)
+            self._add(record)
         self._fall_silent()
         if self._timer is not None:
             self._timer.cancel()
@@ -323,6 +349,7 @@ class PendingAttempt:
             self._execution.has_transaction_id = self._call.has_transaction_id
 
     def _expire(self) -> None:
+        self._execution.is_late = True
         if self._token.revoke():
             self._leaves_thread()
             self._finish(Expired())
@@ -334,6 +361,14 @@ class PendingAttempt:
         if self._call is None or self._token.is_sending or not self.may_block:
             return False
         return self._driver.abandon(self._call)
+
+    def _leaves_read(self) -> bool:
+        """End a read that nobody waits for; nothing is to be learnt of a late answer."""
+        return (
+            self._call is not None
+            and self._execution.command.reading is not None
+            and self._driver.abandon(self._call)
+        )
 
     def _leave_behind(self) -> None:
         if self._receiver is not None:
@@ -355,8 +390,12 @@ class PendingAttempt:
 
     def _note(self, *, sent: bool, error: BaseException | None = None) -> Attempt:
         self._noted = record = self._record(sent=sent, error=error)
-        self._execution.attempts.append(record)
+        self._add(record)
         return record
+
+    def _add(self, record: Attempt) -> None:
+        server = None if self._call is None else self._call.server
+        self._execution.add(record, server, self._loop.time())
 
     def _tell(self, record: Attempt) -> None:
         # Last of all: a hook of the user's may cancel the write, or close the client.
@@ -368,8 +407,7 @@ class PendingAttempt:
         # An answer that nobody waits for any more still tells how the write ended.
         noted = self._noted
         if noted is not None and noted.sent and record is not None:
-            attempts = self._execution.attempts
-            attempts[attempts.index(noted)] = record
+            self._execution.replace(noted, record)
             self._execution.settle()
 
     def _record(

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from aioretry._commands.command import Command
 from aioretry._drivers.port import Address, ServerKind, ServerView
@@ -38,6 +38,41 @@ class UnderWay(Protocol):
 
     def so_far(self) -> Attempt:
         """Return the record of it as if it ended now, without an answer."""
+        ...
+
+
+class TransactionEnd(Protocol):
+    """A commit or an abort, however often its command is sent."""
+
+    leaves_doubt: ClassVar[bool]
+    """Whether it matters how it ended."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What is sent beside the command's own fields."""
+        ...
+
+    def add(self, attempt: Attempt, server: ServerView | None, age: float) -> None:
+        """Take note of an attempt.
+
+        Args:
+            attempt: The attempt.
+            server: Who was asked, if anybody was.
+            age: The seconds since the first one.
+        """
+        ...
+
+    def replace(self, place: int, attempt: Attempt) -> None:
+        """Take note of what is known now of an earlier one.
+
+        Args:
+            place: Which one, in their order.
+            attempt: The attempt.
+        """
+        ...
+
+    def repeat(self) -> None:
+        """Take note that it is to be sent after it was sent before."""
         ...
 
 
@@ -88,13 +123,69 @@ class Execution:
     loss: Loss | None = None
     """What the log tells its latest retry with."""
 
+    in_transaction: bool = False
+    """Whether it is a statement of a transaction, which is repeated as a whole, or ends one."""
+
+    transaction_end: "TransactionEnd | None" = None
+    """The end of a transaction that it brings about; None if it is something else."""
+
     is_shared: bool = False
     """Whether inserts of several calls travel in it."""
+
+    is_late: bool = False
+    """Whether a timer has ended at the deadline; its clock may say so a little later."""
+
+    def follow(self, earlier: "Execution") -> None:
+        """Be another sending of the same command, with one history."""
+        self.number, self.attempts = earlier.number, earlier.attempts
+        self.began, self.began_at = earlier.began, earlier.began_at
+        self.server = earlier.server
+
+    def add(self, attempt: Attempt, server: ServerView | None, now: float) -> None:
+        """Make an attempt part of the history.
+
+        Args:
+            attempt: The attempt.
+            server: Who was asked, if anybody was.
+            now: What the event loop's clock says.
+        """
+        self.attempts.append(attempt)
+        if self.transaction_end is not None:
+            self.transaction_end.add(attempt, server, self.age(now))
+
+    def replace(self, noted: Attempt, attempt: Attempt) -> None:
+        """Put what is known now of an attempt into the place of what was known before."""
+        place = self.attempts.index(noted)
+        self.attempts[place] = attempt
+        if self.transaction_end is not None:
+            self.transaction_end.replace(place, attempt)
 
     def history(self) -> list[Attempt]:
         """Return the attempts, with the one under way as far as it has come."""
         under_way = [] if self.pending is None else [self.pending.so_far()]
         return self.attempts + under_way
+
+    @property
+    def is_in_doubt_unanswered(self) -> bool:
+        """Whether somebody has to find out what became of an attempt that gets no answer."""
+        if self.transaction_end is not None:
+            return self.transaction_end.leaves_doubt
+        return self.command.reading is None and not self.in_transaction
+
+    @property
+    def pinned(self) -> Address | None:
+        """The router that alone knows the transaction; None if any server will do."""
+        return self.lease.pinned if self.in_transaction else None
+
+    def pin(self, server: ServerView) -> bool:
+        """Have all that comes in the transaction go to the router that is asked first.
+
+        Returns:
+            Whether that was not said yet.
+        """
+        if not self.in_transaction or server.kind is not ServerKind.MONGOS:
+            return False
+        return self.lease.pin(server.address)
 
     def settle(self) -> None:
         """Have the session used again if the only sending was answered late, and by no error."""
@@ -116,7 +207,10 @@ class Execution:
 
     def time_left(self) -> float:
         """Return the seconds until the deadline; infinite if there is none."""
-        return math.inf if self.deadline is None else self.deadline.remaining()
+        if self.deadline is None:
+            return math.inf
+        # uvloop's timers are early by up to a millisecond.
+        return 0.0 if self.is_late else self.deadline.remaining()
 
     @property
     def is_sharded(self) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 import anyio
-from pymongo.errors import InvalidOperation, PyMongoError
+from pymongo.errors import ConnectionFailure, InvalidOperation, PyMongoError
 
-from aioretry._commands.command import Command
+from aioretry._commands.command import Command, Reading
 from aioretry._commands.error_codes import RETRYABLE_WRITE
 from aioretry._commands.target import write_concern_of
 from aioretry._drivers.port import (
@@ -24,7 +24,7 @@ from aioretry._drivers.port import (
     Unprepared,
 )
 from aioretry._retry.attempt import Ending, Ineligible, Landed, PendingAttempt, Receiver
-from aioretry._retry.command_execution import Execution, Numbering
+from aioretry._retry.command_execution import Execution, Numbering, TransactionEnd
 from aioretry._retry.lookout import Lookout
 from aioretry._retry.losses import Losses
 from aioretry._retry.monitoring import Watch, Watchers
@@ -37,6 +37,7 @@ from aioretry._retry.verdict import (
     Retry,
     RetryState,
     code_of,
+    is_retryable_read,
     may_be_retryable,
     needs_label,
 )
@@ -83,9 +84,12 @@ class Coordinator:
         self.loop = loop
         self.policy = policy
         self.deadline = deadline
-        lookout = Lookout(driver, loop)
+        self._lookout = lookout = Lookout(driver, loop)
+        self._most_under_way = most_under_way
         self.waits = ServerWaits(driver, loop, lookout, server_selection_timeout, most_waiting)
-        self.pending = PendingAttempts(loop, lookout, most_under_way)
+        self.pending = PendingAttempts(loop, lookout, most_under_way, policy.wait_queue_timeout)
+        # Slow reads take no places from writes, nor from those that read elsewhere.
+        self.reading: dict[str, PendingAttempts] = {}
         self.watchers = Watchers(hooks)
         self._hooks = hooks
         self._losses = Losses(loop)
@@ -98,16 +102,53 @@ class Coordinator:
         watch: Watch | None = None,
     ) -> Execution:
         """Return a new command on its way."""
-        numbering = Numbering.IF_SUPPORTED if self.policy.retry_writes else Numbering.NEVER
+        has_number = self.policy.retry_writes and command.reading is None
+        numbering = Numbering.IF_SUPPORTED if has_number else Numbering.NEVER
         concern = write_concern_of(command.write_concern, under_deadline=deadline is not None)
         return Execution(command, lease, deadline, numbering, concern, watch=watch)
 
+    def statement(
+        self,
+        command: Command[Any],
+        lease: SessionLease,
+        deadline: Deadline | None,
+        watch: Watch | None = None,
+    ) -> Execution:
+        """Return a command of a transaction; the session adds the transaction's number to it."""
+        return Execution(
+            command, lease, deadline, Numbering.NEVER, watch=watch, in_transaction=True
+        )
+
+    def ending(
+        self,
+        command: Command[Any],
+        lease: SessionLease,
+        deadline: Deadline | None,
+        end: TransactionEnd,
+        watch: Watch | None = None,
+    ) -> Execution:
+        """Return a command that ends a transaction, which may be repeated whatever the policy."""
+        execution = self.statement(command, lease, deadline, watch)
+        execution.transaction_end, execution.options = end, end.options
+        return execution
+
     def launch(self, execution: Execution, receiver: Receiver) -> PendingAttempt:
         """Begin an attempt, of whose end somebody is told in a later turn of the event loop."""
-        attempt = PendingAttempt(self.driver, self.loop, execution, receiver, self.pending)
-        self.pending.add(attempt)
+        places = self._places_of(execution.command.reading)
+        attempt = PendingAttempt(self.driver, self.loop, execution, receiver, places)
+        places.add(attempt)
         attempt.register()
         return attempt
+
+    def _places_of(self, reading: Reading | None) -> PendingAttempts:
+        if reading is None:
+            return self.pending
+        places = self.reading.get(reading.kind)
+        if places is None:
+            most, patience = self._most_under_way, self.policy.wait_queue_timeout
+            places = PendingAttempts(self.loop, self._lookout, most, patience)
+            self.reading[reading.kind] = places
+        return places
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed.
@@ -116,6 +157,8 @@ class Coordinator:
             patience: How long a command that was sent may wait for its answer, in seconds.
         """
         self.pending.close(patience)
+        for places in self.reading.values():
+            places.close(patience)
         self._losses.close()
 
     async def execute(
@@ -180,9 +223,10 @@ class Coordinator:
 
     def _label(self, execution: Execution, error: Exception) -> None:
         server = execution.server
-        if execution.has_transaction_id and needs_label(
+        ends_transaction = execution.transaction_end is not None
+        if (execution.has_transaction_id or ends_transaction) and needs_label(
             error,
-            retry_writes=self.policy.retry_writes,
+            retry_writes=self.policy.retry_writes or ends_transaction,
             max_wire_version=None if server is None else server.max_wire_version,
             is_mongos=server is not None and server.kind is ServerKind.MONGOS,
         ):
@@ -193,7 +237,9 @@ class Coordinator:
         error, server = result.error, execution.server
         is_mongos = server is not None and server.kind is ServerKind.MONGOS
         try:
-            if server is None or result.is_server_well or not may_be_retryable(error):
+            is_read = execution.command.reading is not None
+            may_be = is_retryable_read(error) if is_read else may_be_retryable(error)
+            if server is None or result.is_server_well or not may_be:
                 return False
             if is_mongos and result.sent and self._has_another(execution, server.address):
                 return False  # a retry goes there, and need not wait for news of this one
@@ -212,7 +258,18 @@ class Coordinator:
             execution.retries = RetryState(self.policy, limited, random.random)
         server, has_id = execution.server, execution.has_transaction_id
         is_mongos = server is not None and server.kind is ServerKind.MONGOS
-        failure = Failure(result.error, result.sent, has_id, lost, is_mongos)
+        is_read = execution.command.reading is not None
+        in_transaction = execution.in_transaction
+        failure = Failure(
+            result.error,
+            result.sent,
+            has_id,
+            lost,
+            is_mongos,
+            is_read,
+            in_transaction,
+            execution.transaction_end is not None,
+        )
         verdict = execution.retries.judge(failure, time_left=execution.time_left())
         match verdict:
             case GiveUp():
@@ -225,11 +282,19 @@ class Coordinator:
         execution.numbering = Numbering.REQUIRED if has_id else Numbering.NEVER
         if verdict.deprioritize and server is not None:
             execution.deprioritized |= {server.address}
+        if execution.transaction_end is not None:
+            execution.lease.unpin()
+            if execution.attempts[-1].sent and not verdict.was_refused:
+                execution.transaction_end.repeat()
+                execution.options = execution.transaction_end.options
         self._announce(execution, error, verdict)
         _forget_frames(error)
 
     def _surfacing(self, execution: Execution, verdict: GiveUp) -> Exception:
         error = verdict.error
+        is_statement = execution.in_transaction and execution.transaction_end is None
+        if is_statement and not isinstance(error, ConnectionFailure):
+            return error  # it is judged with the transaction
         times_out = isinstance(error, PyMongoError) and error.timeout
         if not verdict.timed_out and not (times_out and execution.time_left() <= 0):
             return error

@@ -1,4 +1,4 @@
-"""One line of log for the loss of a server, however many writes meet it."""
+"""One line of log for the loss of a server, however many operations meet it."""
 
 import asyncio
 import contextvars
@@ -69,7 +69,7 @@ class Losses:
         _logger.warning(
             "retrying %d %s after failures on %s (%s), first %s on %s",
             loss.operations,
-            "write" if loss.operations == 1 else "writes",
+            "operation" if loss.operations == 1 else "operations",
             "no server" if address is None else name_of(address),
             ", ".join(f"{cause}: {times}" for cause, times in loss.errors.most_common()),
             loss.first.operation,

@@ -144,7 +144,7 @@ class OperationWatch:
             return Outcome.APPLIED
         report = report_of(exc)
         if report is not None:
-            return report.outcome
+            return report.outcome or Outcome.NOT_APPLIED  # that of what has none of its own
         return Outcome.UNKNOWN if self._attempts else Outcome.NOT_APPLIED
 
 

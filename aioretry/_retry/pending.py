@@ -4,9 +4,9 @@ import asyncio
 import contextvars
 from collections import OrderedDict
 
-from pymongo.errors import InvalidOperation
+from pymongo.errors import InvalidOperation, WaitQueueTimeoutError
 
-from aioretry._drivers.port import Address, NoServer, TopologyView, Unprepared
+from aioretry._drivers.port import Address, Failed, NoServer, TopologyView, Unprepared
 from aioretry._retry.attempt import PendingAttempt
 from aioretry._retry.lookout import Lookout
 
@@ -27,12 +27,20 @@ class PendingAttempts:
         loop: The event loop.
         lookout: Looks at what the driver knows of the servers.
         size: How many may be under way at once; further ones wait.
+        patience: How long they wait at most, in seconds; None sets no limit.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lookout: Lookout, size: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lookout: Lookout,
+        size: int,
+        patience: float | None = None,
+    ) -> None:
         self._loop = loop
         self._lookout = lookout
         self._size = size
+        self._patience = patience
         self._under_way: dict[PendingAttempt, None] = {}
         # In two lanes, so that who needs a thread holds up nobody else.
         self._lanes: dict[bool, OrderedDict[PendingAttempt, contextvars.Context]] = {
@@ -150,8 +158,22 @@ class PendingAttempts:
         if is_news or self._was_news or self._doubted:
             self._judge(view)
         self.pump()  # there may be another server, or a connection that somebody else gave back
+        self._refuse_late()
         self._seen, self._was_news = view.source, is_news
         return _LOOK_EVERY
+
+    def _refuse_late(self) -> None:
+        """Let those wait no longer who have waited as long as PyMongo would let them."""
+        if self._patience is None:
+            return
+        began = self._loop.time() - self._patience
+        for lane in self._lanes.values():
+            while lane and (first := next(iter(lane))).added_at <= began:
+                del lane[first]
+                error = WaitQueueTimeoutError(
+                    f"no connection was free for waitQueueTimeoutMS, {self._patience:.3g} s"
+                )
+                first.land_soon(Failed(error, sent=False))
 
     def _judge(self, view: TopologyView) -> None:
         now = self._loop.time()
@@ -163,7 +185,7 @@ class PendingAttempts:
         is_alone = not view.writable
         grace = _AFTER_LOSS_OF_ALL if is_alone else _AFTER_LOSS
         for attempt, since in doubted.items():
-            if now - since >= grace and (attempt.has_transaction_id or not is_alone):
+            if now - since >= grace and (attempt.may_be_repeated or not is_alone):
                 attempt.lose_server()
         self._doubted = {
             attempt: doubted[attempt] for attempt in doubted if attempt in self._under_way

@@ -5,10 +5,12 @@ import contextlib
 import itertools
 import math
 import random
+from collections.abc import Mapping
 from typing import Protocol
 
 import anyio
 
+from aioretry._commands.command import Reading
 from aioretry._drivers.port import Address, Driver, ServerView, TopologyView
 from aioretry._retry.lookout import Lookout
 
@@ -27,19 +29,23 @@ class Load(Protocol):
 
 
 def choose(
-    view: TopologyView, deprioritized: frozenset[Address], load: Load | None = None
+    view: TopologyView,
+    deprioritized: frozenset[Address],
+    load: Load | None = None,
+    reading: Reading | None = None,
 ) -> ServerView | None:
-    """Choose the server to write to (server-selection, "Server Selection Algorithm").
+    """Choose the server to send to (server-selection, "Server Selection Algorithm").
 
     Args:
         view: What is known of the deployment.
         deprioritized: The addresses that are used only if nothing else can be.
         load: What is under way, whether or not a connection is used for it yet; None if nothing is.
+        reading: How a command reads; None if it writes.
 
     Returns:
-        Of two random ones among the nearest, the less busy; None if no server takes writes.
+        Of two random ones among the nearest, the less busy; None if there is none.
     """
-    servers = list(view.writable.values())
+    servers = list(view.servers_for(reading).values())
     if len(servers) <= 1:
         return servers[0] if servers else None
     servers = [server for server in servers if server.address not in deprioritized] or servers
@@ -56,7 +62,10 @@ def _business(server: ServerView, load: Load | None) -> int:
 
 
 def others(
-    view: TopologyView, chosen: ServerView, deprioritized: frozenset[Address]
+    view: TopologyView,
+    chosen: ServerView,
+    deprioritized: frozenset[Address],
+    reading: Reading | None = None,
 ) -> list[ServerView]:
     """Return the servers that will do if the one that was chosen has no room, the nearest first.
 
@@ -64,31 +73,41 @@ def others(
         view: What is known of the deployment.
         chosen: The server that was chosen.
         deprioritized: The addresses that come last.
+        reading: How a command reads; None if it writes.
     """
-    if len(view.writable) == 1:
+    servers = view.servers_for(reading)
+    if len(servers) <= 1:
         return []
     limit = chosen.round_trip_time + view.latency_window
     return sorted(
         (
             server
-            for server in view.writable.values()
-            if server is not chosen and server.round_trip_time <= limit
+            for server in servers.values()
+            if server.address != chosen.address and server.round_trip_time <= limit
         ),
         key=lambda server: (server.address in deprioritized, server.round_trip_time),
     )
 
 
 class Selection:
-    """Who waits for a server that takes writes. Bound to one event loop.
+    """Who waits for a server that takes writes, or some kind of reads. Bound to one event loop.
 
     Args:
         driver: Knows the servers, and looks for one while somebody waits.
         loop: The event loop.
         lookout: Looks at what the driver knows.
+        reading: How reads would read; None for writes.
     """
 
-    def __init__(self, driver: Driver, loop: asyncio.AbstractEventLoop, lookout: Lookout) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        loop: asyncio.AbstractEventLoop,
+        lookout: Lookout,
+        reading: Reading | None = None,
+    ) -> None:
         self._driver = driver
+        self._reading = reading
         self._loop = loop
         self._lookout = lookout
         # In the order in which they came.
@@ -126,7 +145,7 @@ class Selection:
         if not self._waiting:
             self._is_looking = False
             return None
-        if view is not None and not view.writable:
+        if view is not None and _servers_in(view, self._reading) == {}:
             return _LOOK_EVERY
         # Thousands that wake at once would hold up everybody else.
         for woken in list(itertools.islice(self._waiting, _WOKEN_AT_ONCE)):
@@ -150,12 +169,12 @@ class Selection:
         Raises:
             InvalidOperation: The client was closed.
         """
-        news = _News(server, self._loop.create_future())
+        news = _News(server, self._loop.create_future(), self._reading)
         if not news.are_in(self._driver.view()):
             self._lookout.add(news, _NEWS_EVERY)
             with anyio.move_on_after(max(0.0, min(_NEWS_WITHIN, seconds))):
                 await news.told
-        return server.address in self._driver.view().writable
+        return server.address in self._driver.view().servers_for(self._reading)
 
     def _begin_looking(self) -> None:
         with contextlib.suppress(RuntimeError):  # no thread to be had; the driver looks by itself
@@ -171,14 +190,18 @@ class _News:
     Args:
         server: The server as it was known then.
         told: Is done once there are any.
+        reading: How a command reads; None if it writes.
     """
 
-    def __init__(self, server: ServerView, told: asyncio.Future[None]) -> None:
+    def __init__(
+        self, server: ServerView, told: asyncio.Future[None], reading: Reading | None
+    ) -> None:
         self._server = server
+        self._reading = reading
         self.told = told
 
     def are_in(self, view: TopologyView) -> bool:
-        known = view.writable.get(self._server.address)
+        known = (_servers_in(view, self._reading) or {}).get(self._server.address)
         return known is None or known.source is not self._server.source
 
     def look(self, view: TopologyView | None) -> float | None:
@@ -188,6 +211,14 @@ class _News:
             self.told.set_result(None)
             return None
         return _NEWS_EVERY
+
+
+def _servers_in(view: TopologyView, reading: Reading | None) -> Mapping[Address, ServerView] | None:
+    """Return the servers that a command may go to; None if that is an error of whoever asks."""
+    try:
+        return view.servers_for(reading)
+    except Exception:  # noqa: BLE001 - such as maxStalenessSeconds that are too few
+        return None
 
 
 def _end(woken: asyncio.Future[bool], *, found: bool = False) -> None:

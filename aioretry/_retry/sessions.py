@@ -3,11 +3,12 @@
 import threading
 from asyncio import CancelledError
 from collections.abc import Callable
+from typing import cast
 
 import anyio
 from pymongo.errors import InvalidOperation
 
-from aioretry._drivers.port import ServerSession
+from aioretry._drivers.port import Address, ServerSession, TransactionSession
 from aioretry.errors import DeadlineExceeded, ResolveError
 
 
@@ -58,6 +59,18 @@ class SessionLease:
     def session(self) -> ServerSession | None:
         """The session, also after the end of the lease; None if no attempt has needed it."""
         return self._session
+
+    @property
+    def pinned(self) -> Address | None:
+        """The router that alone knows the session's transaction; None if there is none."""
+        return None
+
+    def pin(self, address: Address) -> bool:
+        """Have all that comes in the transaction go to a router; return whether that is news."""
+        raise NotImplementedError
+
+    def unpin(self) -> None:
+        """Have what comes next go to any."""
 
     @property
     def is_given_back(self) -> bool:
@@ -141,6 +154,68 @@ class SessionLease:
         if is_unused and self._session is not None:
             self._is_given_back = not (self._in_doubt or self._is_asked)
             self._session.close(discard=not self._is_given_back)
+
+
+class TransactionLease(SessionLease):
+    """A hold on the session of a transaction, for one statement of it.
+
+    Args:
+        open_session: Takes the session.
+    """
+
+    __slots__ = ()
+
+    @property
+    def pinned(self) -> Address | None:
+        """The router that alone knows the transaction; None if any server will do."""
+        return self._opened().pinned
+
+    def pin(self, address: Address) -> bool:
+        """Have all that comes in the transaction go to a router; return whether that is news."""
+        session = self._opened()
+        is_news = session.pinned is None
+        if is_news:
+            session.pin(address)
+        return is_news
+
+    def unpin(self) -> None:
+        """Have what comes next go to any."""
+        self._opened().unpin()
+
+    def _opened(self) -> TransactionSession:
+        if self._session is None:
+            self._session = self._open_session()  # which costs nothing, and can be done twice
+        return cast(TransactionSession, self._session)
+
+
+class EndingLease(TransactionLease):
+    """A hold on the session of a transaction for its end, which may be asked for more than once.
+
+    Args:
+        session: The session.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, session: TransactionSession) -> None:
+        super().__init__(_refuse)
+        self._session = session
+
+    def carry(self) -> ServerSession:
+        """Take part in the hold for one attempt."""
+        with self._lock:
+            self._finished = self._is_given_back = self._in_doubt = False
+        return super().carry()
+
+    def finish(self, *, discard: bool) -> None:
+        """End the hold until it is asked for again; at once, if there is a doubt.
+
+        The user's session goes on meanwhile, and may be ended before an attempt has.
+        """
+        with self._lock:
+            if discard and self._carriers and self._session is not None:
+                self._session.close(discard=True)
+        super().finish(discard=discard)
 
 
 class LastingLease(SessionLease):

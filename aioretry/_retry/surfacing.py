@@ -1,9 +1,11 @@
 """The errors of commands for which there was no time, no server or no room."""
 
-from pymongo.errors import InvalidOperation, ServerSelectionTimeoutError
+from pymongo.errors import AutoReconnect, InvalidOperation, ServerSelectionTimeoutError
 
+from aioretry._drivers.port import Address
 from aioretry._retry.command_execution import Execution
 from aioretry.errors import DeadlineExceeded, ResolveError, TooManyWaiting
+from aioretry.events import name_of
 
 
 def too_late(execution: Execution, last: Exception | None = None) -> DeadlineExceeded:
@@ -33,8 +35,9 @@ def nobody_found(execution: Execution, seconds: float, topology: str) -> Excepti
         seconds: How long it has waited for one.
         topology: What is known of the deployment.
     """
+    wanted = "takes writes" if execution.command.reading is None else "may be read from"
     error = execution.last_error() or ServerSelectionTimeoutError(
-        f"no server that takes writes was found within {seconds:.3g} s; "
+        f"no server that {wanted} was found within {seconds:.3g} s; "
         f"{_nothing_sent(execution)}. Topology: {topology}"
     )
     if execution.time_left() > 0:
@@ -52,6 +55,17 @@ def too_many_wait(most: int, execution: Execution | None) -> TooManyWaiting:
         execution: The command that is one too many; None if there is none yet.
     """
     return TooManyWaiting(f"{most} writes wait for a server already; {_nothing_sent(execution)}")
+
+
+def router_lost(pinned: Address) -> AutoReconnect:
+    """Return the error of a statement whose transaction no other router knows.
+
+    Args:
+        pinned: The router.
+    """
+    return AutoReconnect(
+        f"{name_of(pinned)}: the router that knows the transaction is lost; nothing was sent"
+    )
 
 
 def ineligible(execution: Execution) -> Exception:

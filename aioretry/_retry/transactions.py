@@ -1,10 +1,24 @@
-"""What to do after a transaction failed. Pure: no clock, no driver, nothing to await."""
+"""How transactions end, and what to do after one failed. Pure: no clock, nothing to await."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import (
+    ConnectionFailure,
+    OperationFailure,
+    PyMongoError,
+    WTimeoutError,
+)
+from pymongo.write_concern import WriteConcern
+
+from aioretry._commands.error_codes import MAX_TIME_EXPIRED, RETRYABLE_CODES
+from aioretry._commands.transactions import by_majority, options
+from aioretry._drivers.port import ServerKind, ServerView
+from aioretry._retry.command_execution import trusted_seconds
+from aioretry._retry.verdict import code_of, outcome_of_attempts
+from aioretry.errors import Attempt, DeadlineExceeded, Outcome
 
 TRANSIENT = "TransientTransactionError"
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
@@ -12,10 +26,100 @@ UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 RETRY_LIMIT = 120.0
 """How long a transaction is retried where no deadline is set, in seconds."""
 
-_MAX_TIME_EXPIRED = 50
+_WRITE_CONCERN_TIMEOUT = 64
+_TRANSACTION_TOO_OLD = 225
+NO_SUCH_TRANSACTION = 251
 _INITIAL_BACKOFF = 0.005
 _BACKOFF_GROWTH = 1.5
 _MAX_BACKOFF = 0.5
+
+
+_UNKNOWN_COMMIT_CODES = RETRYABLE_CODES | {MAX_TIME_EXPIRED, _WRITE_CONCERN_TIMEOUT}
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSending:
+    """One sending of a commit, or the failure to do so."""
+
+    attempt: Attempt
+    by_majority: bool
+    """Whether it was sent with ``w: majority``."""
+
+    to_router: bool
+    """Whether a router was asked, and not a server of the data."""
+
+    age: float = 0.0
+    """How old the commit was when this was answered, in seconds since the first sending."""
+
+
+@dataclass(slots=True)
+class Commit:
+    """The commit of one transaction, as far as it has come."""
+
+    concern: WriteConcern
+    max_time_ms: int | None = None
+    """How long it may take on the server where there is no deadline, in milliseconds."""
+
+    under_deadline: bool = False
+    is_repeated: bool = False
+    """Whether it is sent with ``w: majority``, because it may have been executed before."""
+
+    session_minutes: int | None = None
+    """How long the servers remember a session that is not used, in minutes, if that is known."""
+
+    sendings: list[CommitSending] = field(default_factory=list)
+    """Oldest first."""
+
+    leaves_doubt: ClassVar[bool] = True
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """What is sent beside the command's own fields now."""
+        return options(
+            by_majority(self.concern) if self.is_repeated else self.concern,
+            max_time_ms=self.max_time_ms,
+            under_deadline=self.under_deadline,
+        )
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether a server may have it."""
+        return any(sending.attempt.sent for sending in self.sendings)
+
+    def add(self, attempt: Attempt, server: ServerView | None, age: float) -> None:
+        """Take note of a sending."""
+        is_majority = self.is_repeated or self.concern.document.get("w") == "majority"
+        to_router = server is not None and server.kind is ServerKind.MONGOS
+        if server is not None:
+            self.session_minutes = server.session_minutes
+        self.sendings.append(CommitSending(attempt, is_majority, to_router, age))
+
+    def replace(self, place: int, attempt: Attempt) -> None:
+        """Take note of the answer to an earlier one, which came when nobody waited any more."""
+        self.sendings[place] = replace(self.sendings[place], attempt=attempt)
+
+    def repeat(self) -> None:
+        """Take note that it is to be sent after it was sent before."""
+        self.is_repeated = True
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The abort of a transaction: of how that ends, nobody is told."""
+
+    options: Mapping[str, Any]
+    """What is sent beside the command's own fields."""
+
+    leaves_doubt: ClassVar[bool] = False
+
+    def add(self, attempt: Attempt, server: ServerView | None, age: float) -> None:
+        """Take note of nothing."""
+
+    def replace(self, place: int, attempt: Attempt) -> None:
+        """Take note of nothing."""
+
+    def repeat(self) -> None:
+        """Take note of nothing: each time it is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +181,26 @@ class TransactionRetries:
         return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
 
     def after_commit(
-        self, error: PyMongoError, *, time_left: float
+        self, error: PyMongoError, *, time_left: float, may_be_committed: bool = False
     ) -> RunAgain | CommitAgain | Raise:
         """Say what follows from an error of the commit.
 
         Args:
             error: What the commit raised.
             time_left: Seconds until retries end.
+            may_be_committed: Whether the label that has all of it run again is not to be believed.
 
         Returns:
             What to do.
         """
         if self._is_deadline_of_the_server(error, time_left):
             return _TIME_OUT
-        if _is_max_time_expired(error):
+        if _is_max_time_expired(error) or isinstance(error, DeadlineExceeded):
             return _RAISE
         if has_label(error, UNKNOWN_COMMIT):
             return self._commit_again(time_left)
-        return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
+        is_over = has_label(error, TRANSIENT) and not may_be_committed
+        return self._run_again(time_left) if is_over else _RAISE
 
     def _is_deadline_of_the_server(self, error: BaseException, time_left: float) -> bool:
         # Under a deadline it is what the server, or PyMongo in its place, was given as a limit.
@@ -116,6 +222,64 @@ class TransactionRetries:
             return _TIME_OUT
         self.commits += 1
         return CommitAgain(wait)
+
+
+def outcome_of_commit(commit: Commit) -> Outcome:
+    """Tell how a transaction ended, by what the sendings of its commit were answered.
+
+    Args:
+        commit: The commit, which has ended with an error or is not answered yet.
+    """
+    in_doubt = False
+    for sending in commit.sendings:
+        if sending.attempt.reply is not None:
+            return Outcome.APPLIED
+        if _leaves_doubt(sending):
+            in_doubt = True
+        elif in_doubt:
+            in_doubt = not _ends_doubt(sending, trusted_seconds(commit.session_minutes))
+    return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
+
+
+def is_unknown_commit(error: BaseException) -> bool:
+    """Tell whether a commit may be done in spite of an error (transactions, "Error Labels").
+
+    Args:
+        error: The error, without that label.
+    """
+    if isinstance(error, ConnectionFailure | WTimeoutError):
+        return True
+    return isinstance(error, OperationFailure) and error.code in _UNKNOWN_COMMIT_CODES
+
+
+def asks_router(commit: Commit) -> bool:
+    """Tell whether a router was asked, which says of what it has sent before as little as of now.
+
+    Args:
+        commit: A commit that was sent.
+    """
+    return any(sending.to_router for sending in commit.sendings)
+
+
+def _leaves_doubt(sending: CommitSending) -> bool:
+    error = sending.attempt.error
+    if error is not None and code_of(error) == _TRANSACTION_TOO_OLD:
+        return True  # whatever became of it, a later transaction has taken its place
+    outcome = outcome_of_attempts([sending.attempt], is_sharded=sending.to_router)
+    return outcome is Outcome.UNKNOWN
+
+
+def _ends_doubt(sending: CommitSending, trusted: float) -> bool:
+    # A server says the same of what it has committed and forgotten. Without a majority, one that is
+    # no primary any more may say so of what another one has committed.
+    error = sending.attempt.error
+    return (
+        isinstance(error, OperationFailure)
+        and error.code == NO_SUCH_TRANSACTION
+        and error.has_error_label(TRANSIENT)
+        and sending.by_majority
+        and sending.age < trusted
+    )
 
 
 def backoff(retries: int) -> float:
@@ -158,6 +322,6 @@ def has_label(error: BaseException, label: str) -> bool:
 def _is_max_time_expired(error: BaseException) -> bool:
     # The code of a write concern error is the error's code too.
     return any(
-        isinstance(each, OperationFailure) and each.code == _MAX_TIME_EXPIRED
+        isinstance(each, OperationFailure) and each.code == MAX_TIME_EXPIRED
         for each in errors_in(error)
     )

@@ -22,6 +22,7 @@ from aioretry._commands.error_codes import (
     OVERLOADED,
     RETRYABLE,
     RETRYABLE_CODES,
+    RETRYABLE_READ_CODES,
     RETRYABLE_WRITE,
     no_retryable_writes,
     says_no_retryable_writes,
@@ -86,6 +87,9 @@ class Failure:
     """Whether the driver has meanwhile learnt that the server takes no more writes."""
 
     is_sharded: bool = False
+    is_read: bool = False
+    in_transaction: bool = False
+    ends_transaction: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,9 @@ class Retry:
 
     deprioritize: bool
     """Whether the server is to be avoided from now on."""
+
+    was_refused: bool = False
+    """Whether a server was too busy to do anything of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ class GiveUp:
 
 class _Kind(enum.Enum):
     FINAL = enum.auto()
-    RETRYABLE_WRITE = enum.auto()
+    RETRYABLE = enum.auto()
     OVERLOADED = enum.auto()
 
 
@@ -156,6 +163,16 @@ def may_be_retryable(error: Exception) -> bool:
     )
 
 
+def is_retryable_read(error: Exception) -> bool:
+    """Tell whether a read may be sent again after an error (retryable-reads, "Retryable Error")."""
+    if isinstance(error, OperationFailure | NotPrimaryError):
+        is_overload = _has(error, RETRYABLE) and _has(error, OVERLOADED)
+        return is_overload or code_of(error) in RETRYABLE_READ_CODES
+    return isinstance(error, ConnectionFailure) and not isinstance(
+        error, WaitQueueTimeoutError | ServerSelectionTimeoutError
+    )
+
+
 @dataclass(slots=True)
 class RetryState:
     """The retries of one command: what was seen, and what it means for the next error."""
@@ -186,7 +203,7 @@ class RetryState:
         self._remember(failure)
         if math.isfinite(time_left) and _says_time_is_over(failure.error):
             return GiveUp(failure.error, timed_out=True)
-        if says_no_retryable_writes(failure.error):
+        if says_no_retryable_writes(failure.error) and not failure.in_transaction:
             return GiveUp(no_retryable_writes(failure.error))
         kind = self._kind(failure)
         if kind is _Kind.FINAL:
@@ -200,7 +217,7 @@ class RetryState:
                 return GiveUp(self.surfacing())
         else:
             wait = min(self._pause(failure), time_left / 2)
-        return Retry(wait, self._deprioritizes(failure, kind))
+        return Retry(wait, self._deprioritizes(failure, kind), kind is _Kind.OVERLOADED)
 
     def surfacing(self) -> Exception:
         """Return the error that the caller gets if nothing more is tried.
@@ -217,17 +234,22 @@ class RetryState:
         if self._first is None:
             self._first = failure.error
         self._breaks = self._breaks + 1 if _is_network_error(failure.error) else 0
-        if failure.sent and not _has(failure.error, NO_WRITES):
+        if failure.is_read or (failure.sent and not _has(failure.error, NO_WRITES)):
             self._latest_that_may_have_written = failure.error
 
     def _kind(self, failure: Failure) -> _Kind:
         error = failure.error
-        retryable_write = failure.has_transaction_id and _may_be_repeated(failure)
+        if failure.is_read:
+            is_on = self.policy.retry_reads
+            retryable = is_on and not failure.in_transaction and is_retryable_read(error)
+        else:
+            is_on = self.policy.retry_writes or failure.ends_transaction
+            retryable = _has_number(failure) and _may_be_repeated(failure)
         if _is_overload(failure):
             self._overloaded = True
-            repeatable = _has(error, RETRYABLE) and self.policy.retry_writes
-            return _Kind.OVERLOADED if repeatable or retryable_write else _Kind.FINAL
-        return _Kind.RETRYABLE_WRITE if retryable_write else _Kind.FINAL
+            repeatable = _has(error, RETRYABLE) and is_on
+            return _Kind.OVERLOADED if repeatable or retryable else _Kind.FINAL
+        return _Kind.RETRYABLE if retryable else _Kind.FINAL
 
     def _limit(self) -> float:
         if self._overloaded:
@@ -255,8 +277,13 @@ class RetryState:
 def _is_overload(failure: Failure) -> bool:
     # PyMongo labels each failure to connect as overload. A server that is gone has none, nor is
     # there any where nobody listens: what is overloaded lets connections wait, or ends them.
-    is_nobody = failure.server_lost or (failure.has_transaction_id and _is_refused(failure.error))
+    is_repeated = _has_number(failure) or failure.is_read
+    is_nobody = failure.server_lost or (is_repeated and _is_refused(failure.error))
     return _has(failure.error, OVERLOADED) and (failure.sent or not is_nobody)
+
+
+def _has_number(failure: Failure) -> bool:
+    return failure.has_transaction_id or failure.ends_transaction
 
 
 def _may_be_repeated(failure: Failure) -> bool:

@@ -17,7 +17,7 @@ from aioretry._retry.lookout import Lookout
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import NO_LEASE
-from aioretry._retry.surfacing import nobody_found, too_late, too_many_wait
+from aioretry._retry.surfacing import nobody_found, router_lost, too_late, too_many_wait
 from aioretry.deadlines import Deadline
 
 
@@ -42,7 +42,8 @@ class ServerWaits:
     ) -> None:
         self._driver = driver
         self._loop = loop
-        self._selection = Selection(driver, loop, lookout)
+        self._lookout = lookout
+        self._selections: dict[str, Selection] = {"": Selection(driver, loop, lookout)}
         self._timeout = timeout
         self._most = most
         self._count = 0
@@ -50,15 +51,24 @@ class ServerWaits:
         self.queues: WeakSet[Any] = WeakSet()
         """The queues of group commit; the inserts that are ``waiting`` in each count, too."""
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} waiting={self.waiting}>"
+
+    @property
+    def waiting(self) -> int:
+        """How many wait, those in the queues of group commit included."""
+        waiting: int = self._count + sum(queue.waiting for queue in self.queues)
+        return waiting
+
     def can_begin(self, execution: Execution) -> bool:
         """Tell whether an attempt can begin now, without waiting for anything.
 
         Raises:
             InvalidOperation: The client was closed.
         """
-        if execution.deadline is not None and execution.deadline.is_over:
+        if execution.time_left() <= 0:
             return False
-        return bool(self._driver.view().writable)
+        return bool(self._driver.view().servers_for(execution.command.reading))
 
     def check_room(self, execution: Execution | None = None) -> None:
         """Refuse one more write that would wait for a server, where too many do.
@@ -70,9 +80,10 @@ class ServerWaits:
             TooManyWaiting: There are too many already.
             InvalidOperation: The client was closed.
         """
-        if self._driver.view().writable:
+        reading = None if execution is None else execution.command.reading
+        if self._driver.view().servers_for(reading):
             return
-        if self._count + sum(queue.waiting for queue in self.queues) >= self._most:
+        if self.waiting >= self._most:
             raise too_many_wait(self._most, execution)
 
     async def find_server(self, execution: Execution) -> None:
@@ -81,9 +92,11 @@ class ServerWaits:
         Raises:
             DeadlineExceeded: There was none in time.
             ServerSelectionTimeoutError: The same, where there is no deadline.
+            AutoReconnect: The router that alone knows the transaction is lost.
             InvalidOperation: The client was closed.
         """
         try:
+            self._follow_pin(execution)
             if not self.can_begin(execution):
                 await self._wait(execution)
         except InvalidOperation as exc:  # the client was closed
@@ -119,7 +132,9 @@ class ServerWaits:
         """
         began = self._loop.time()
         try:
-            return await self._selection.still_takes_writes(server, execution.time_left())
+            return await self._selection_of(execution).still_takes_writes(
+                server, execution.time_left()
+            )
         finally:
             self._add_wait(execution, began)
 
@@ -129,7 +144,8 @@ class ServerWaits:
         if count and not any(attempt.sent for attempt in execution.attempts):
             # A command that was sent may wait in any case: its outcome would stay unknown.
             self.check_room(execution)
-        seconds = min(self._timeout, execution.time_left())
+        left = execution.time_left()
+        seconds = min(self._timeout, left)
         began = self._loop.time()
         is_there = False
         self._count += count
@@ -137,12 +153,31 @@ class ServerWaits:
             while not is_there:
                 if execution.time_left() <= 0:
                     raise too_late(execution) from execution.last_error()
-                if not await self._selection.wait_for_server(began + seconds):
+                if not await self._selection_of(execution).wait_for_server(began + seconds):
+                    execution.is_late = left <= self._timeout
                     raise nobody_found(execution, seconds, self._topology())
+                self._follow_pin(execution)
                 is_there = self.can_begin(execution)
         finally:
             self._count -= count
             self._add_wait(execution, began)
+
+    def _follow_pin(self, execution: Execution) -> None:
+        pinned = execution.pinned
+        if pinned is None or pinned in self._driver.view().writable:
+            return
+        if execution.transaction_end is None:
+            raise router_lost(pinned)
+        execution.lease.unpin()  # any router can end it (transactions, "Recovery Token")
+
+    def _selection_of(self, execution: Execution) -> Selection:
+        reading = execution.command.reading
+        kind = "" if reading is None else reading.kind
+        selection = self._selections.get(kind)
+        if selection is None:
+            selection = Selection(self._driver, self._loop, self._lookout, reading)
+            self._selections[kind] = selection
+        return selection
 
     def _add_wait(self, execution: Execution, began: float) -> None:
         if execution.watch is not None:

@@ -18,16 +18,30 @@ from aioretry._drivers.port import (
     ConnectionCounts,
     Driver,
     Policy,
+    SessionCalls,
     ThreadCounts,
 )
 from aioretry._retry.loop import Coordinator
-from aioretry._retry.sessions import LastingLease, SessionLease
-from aioretry.deadlines import Deadline, detached, nearest
+from aioretry._retry.sessions import (
+    EndingLease,
+    LastingLease,
+    SessionLease,
+    TransactionLease,
+)
+from aioretry.deadlines import Deadline, detached, nearest, validate_seconds
 from aioretry.errors import refusal
-from aioretry.events import Hook, log_retries
+from aioretry.events import Hook, RetryScheduled, log_retries, publish
 
 CLOSE_TIMEOUT = 2.0
 """How long a command that was sent may wait for its answer when the client is closed."""
+
+
+class Aborting(Protocol):
+    """A transaction that is aborted until that is certain."""
+
+    def leave(self) -> None:
+        """Do nothing more."""
+        ...
 
 
 class Client(Protocol):
@@ -36,6 +50,29 @@ class Client(Protocol):
     def get_io_loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop that it is used on."""
         ...
+
+
+class TransactionalSession:
+    """A user's session, as far as its transactions need it."""
+
+    _calls: SessionCalls
+    """What is asked of sessions of its kind."""
+
+    _write_path: "WritePath"
+
+    _is_lent: bool = False
+    """Whether it is a block's, which ends it."""
+
+    _why_open: str | None = None
+    """Why whoever has it must not end its transaction; None if they may."""
+
+    _commit: Any = None
+    """The commit of its latest transaction; None if that was not begun."""
+
+    def _require_may_end(self) -> None:
+        self._calls.runs_of(self).require()
+        if self._why_open is not None:
+            raise refusal(InvalidOperation(self._why_open))
 
 
 class WritePath:
@@ -50,11 +87,16 @@ class WritePath:
         server_selection_timeout: float,
         timeout: float | None,
         encrypts: bool,
+        is_load_balanced: bool,
         hooks: tuple[Hook, ...],
         most_under_way: int,
         most_waiting: int,
     ) -> None:
         self.encrypts = encrypts
+        # Behind a load balancer all of one has to go over the same connection.
+        self.makes_transactions = not is_load_balanced
+        """Whether transactions are made by attempts, and not by the driver."""
+
         self._driver = driver
         self._timeout = timeout
         self._policy = policy
@@ -66,6 +108,8 @@ class WritePath:
         self._coordinator: Coordinator | None = None
 
         self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()
+        self.aborting: set[Aborting] = set()
+        """The transactions that are aborted whoever waits for that."""
 
     def coordinator(self) -> Coordinator:
         """Return the coordinator of the client's event loop.
@@ -73,10 +117,7 @@ class WritePath:
         Raises:
             InvalidOperation: Another loop is running.
         """
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
+        running = _running_loop()
         # Looked up at each call: users replace it on the client.
         loop = self._client.get_io_loop()
         if running is not None and running is not loop:
@@ -99,6 +140,15 @@ class WritePath:
             )
         return self._coordinator
 
+    def require_own_loop(self) -> None:
+        """Refuse another event loop than the client's, if one is running.
+
+        Raises:
+            InvalidOperation: It is another one.
+        """
+        if _running_loop() is not None:
+            self.coordinator()
+
     def thread_counts(self) -> ThreadCounts:
         """Return how the threads are doing that carry attempts."""
         counts = self._driver.counts()
@@ -110,9 +160,9 @@ class WritePath:
         """Return how many connections there are to each server."""
         return self._driver.connections()
 
-    def abort(self, session: Any) -> asyncio.Future[None]:
-        """Abort a transaction that was given up; the future is done after the first try."""
-        return self._driver.abort(session)
+    def tell(self, event: RetryScheduled) -> None:
+        """Tell hooks of a retry."""
+        publish(self._hooks, event)
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed; from any thread.
@@ -123,7 +173,12 @@ class WritePath:
         coordinator = self._coordinator
         if coordinator is not None:
             with contextlib.suppress(RuntimeError):  # its loop was closed: nobody waits any more
-                detached(coordinator.loop.call_soon_threadsafe, coordinator.close, patience)
+                detached(coordinator.loop.call_soon_threadsafe, self._close, coordinator, patience)
+
+    def _close(self, coordinator: Coordinator, patience: float) -> None:
+        coordinator.close(patience)
+        for aborting in [*self.aborting]:
+            aborting.leave()
 
     def deadline(self, seconds: float | None = None) -> Deadline | None:
         """Return the deadline that an operation has to obey here, or None.
@@ -148,6 +203,28 @@ class WritePath:
             return SessionLease(self._driver.session)
         return SessionLease(partial(self._driver.user_session, session), self._turn_in(session))
 
+    def read_lease(self, session: object = None) -> SessionLease:
+        """Return a lease for a read: it takes no number, and so needs no turn in a session."""
+        if session is None:
+            return SessionLease(self._driver.session)
+        return SessionLease(partial(self._driver.user_session, session))
+
+    def statement_lease(self, session: object) -> TransactionLease:
+        """Return a lease for a statement of the transaction in progress on a user's session."""
+        return TransactionLease(partial(self._driver.transaction_session, session))
+
+    def ending_lease(self, session: object) -> EndingLease:
+        """Return a lease for the end of the transaction in progress on a session."""
+        return EndingLease(self._driver.ending_session(session))
+
+    def discard(self, session: Any, *, is_over: bool) -> None:
+        """End a session of the driver's that was taken for its transaction."""
+        self._driver.discard(session, is_over=is_over)
+
+    def has_servers(self) -> bool:
+        """Tell whether there is a server that takes writes."""
+        return bool(self._driver.view().writable)
+
     def lasting_lease(self) -> LastingLease:
         """Return a lease of an implicit session for several writes, one after the other."""
         return LastingLease(self._driver.session)
@@ -170,6 +247,13 @@ class WritePath:
             return None
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 def all_hooks(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
     """Return who is told of what: the log, and the user's own."""
     listed = list(hooks)
@@ -186,6 +270,14 @@ def positive(name: str, value: object) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1, not {value!r}")
     return value
+
+
+def patience(name: str, seconds: object) -> float:
+    """Return a number of seconds above 0 that the user gave."""
+    valid = validate_seconds(name, seconds)
+    if not valid:
+        raise ValueError(f"{name} must be a number of seconds above 0, not {seconds!r}")
+    return valid
 
 
 async def settled(given: Any) -> Any:

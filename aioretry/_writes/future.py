@@ -23,6 +23,9 @@ class RunningWrite(asyncio.Future[T]):
 
     __slots__ = ("_cancelled_error", "_lease", "_task", "watch")
 
+    _outcome_of_success: Outcome | None = Outcome.APPLIED
+    """How it ended if it gave a result; None if it has no outcome of its own."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -160,7 +163,7 @@ class RunningWrite(asyncio.Future[T]):
         """Say on a cancellation how the write ended that whoever was cancelled awaited."""
         error = self._cancelled_error or self.exception()
         if error is None:
-            attach(exc, Outcome.APPLIED, self.attempts())
+            attach(exc, self._outcome_of_success, self.attempts())
         else:
             copy_report(error, exc)
 

@@ -21,6 +21,7 @@ from aioretry._writes.bulk import BulkWrite
 from aioretry._writes.context import WritePath
 from aioretry._writes.group.queue import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, InsertQueue
 from aioretry._writes.single import Write
+from aioretry._writes.statements import Statement
 
 FoundT = TypeVar("FoundT")
 SessionT = TypeVar("SessionT")
@@ -84,14 +85,19 @@ class WritingCollection:
             acknowledged = own.get("w") != 0 or bool(own.get("j"))
         else:
             acknowledged = self._drivers_own.write_concern.acknowledged
-        session = self._session_of_call(session)
-        in_transaction = session is not None and getattr(session, "in_transaction", False)
-        return not acknowledged or in_transaction
+        if not acknowledged:
+            return True
+        in_transaction = is_in_transaction(self._session_of_call(session))
+        return in_transaction and not self._write_path.makes_transactions
 
     def _is_drivers_bulk(self, session: Any) -> bool:
         # Commands are split at another size before they are encrypted (Client Side Encryption,
         # "Size limits for Write Commands").
-        return self._write_path.encrypts or self._is_drivers(session)
+        return (
+            self._write_path.encrypts
+            or self._is_drivers(session)
+            or is_in_transaction(self._session_of_call(session))
+        )
 
     def _target(self) -> Target:
         if self._own_target is None:
@@ -120,7 +126,11 @@ class WritingCollection:
         path, target, session = self._write_path, self._target(), self._session_of_call(session)
         coordinator = path.coordinator()
         watch = coordinator.watchers.watch(arguments.operation, target.namespace)
-        write: Write[T] = Write(coordinator, path.lease(session), path.deadline(), watch)
+        write: Write[T]
+        if is_in_transaction(session):
+            write = Statement(coordinator, path.statement_lease(session), path.deadline(), watch)
+        else:
+            write = Write(coordinator, path.lease(session), path.deadline(), watch)
         return write.begin(arguments, target)
 
     def _submit_bulk(
@@ -135,19 +145,19 @@ class WritingCollection:
 
 if TYPE_CHECKING:
 
-    class _Typed(Generic[DocumentT, SessionT, FoundT]):
+    class Typed(Generic[DocumentT, SessionT, FoundT]):
         """What a collection is generic in."""
 
 else:
 
-    class _Typed:
+    class Typed:
         """Motor's classes are generic for type checkers alone; so is what comes before them."""
 
         def __class_getitem__(cls, _: object) -> type:
             return cls
 
 
-class WriteMethods(WritingCollection, _Typed[DocumentT, SessionT, FoundT]):
+class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
     """The writes: each returns a running future."""
 
     def insert_one(
@@ -719,6 +729,11 @@ class WriteMethods(WritingCollection, _Typed[DocumentT, SessionT, FoundT]):
             ),
             session,
         )
+
+
+def is_in_transaction(session: Any) -> bool:
+    """Tell whether a transaction is in progress on a session, if it is one."""
+    return session is not None and bool(getattr(session, "in_transaction", False))
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -138,9 +138,7 @@ class Resolving(RunningWrite[T]):
             old.command, self._again, self._deadline, self.watch
         )
         execution.numbering = Numbering.REQUIRED
-        execution.number, execution.attempts = old.number, old.attempts
-        execution.began, execution.began_at = old.began, old.began_at
-        execution.server = old.server
+        execution.follow(old)
         self._run(doubt.execute(execution))
         return self
 
@@ -167,6 +165,9 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
     now, after writes that were made later. If the write itself was answered meanwhile, that answer
     counts, and nothing is sent.
 
+    Of a transaction, it is the commit that is sent again, with ``w: majority``: one that is still
+    open at the server is committed by that.
+
     Args:
         exc: As for :func:`outcome_of`; its outcome is ``UNKNOWN``.
         timeout: How long this may take, in seconds, with retries as often as time allows. None
@@ -174,7 +175,7 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
             in any case when the server may have forgotten the id.
 
     Returns:
-        What the write would have returned.
+        What the write would have returned; None of a transaction, which is committed then.
 
     Raises:
         ResolveError: Nothing was sent: the exception does not come from a write of this library,
@@ -192,7 +193,7 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
     """
     seconds = validate_seconds("timeout", timeout)
     report = report_of(exc)
-    if report is None:
+    if report is None or report.outcome is None:
         raise ResolveError(
             "exc must be an exception that came out of a write of aioretry, "
             f"not {type(exc).__name__}"

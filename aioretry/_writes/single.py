@@ -4,6 +4,7 @@ import contextvars
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar, cast
 
+from aioretry._commands.command import Command
 from aioretry._commands.single import Arguments
 from aioretry._commands.target import Target
 from aioretry._drivers.port import Replied
@@ -61,9 +62,10 @@ class Write(RunningWrite[T]):
         except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
             self._fail(exc)
             return self
-        return self.execute(
-            self._coordinator.execution(command, self._session, self._deadline, self.watch)
-        )
+        return self.execute(self._execution_of(command))
+
+    def _execution_of(self, command: Command[T]) -> Execution:
+        return self._coordinator.execution(command, self._session, self._deadline, self.watch)
 
     def execute(self, execution: Execution) -> Self:
         """Make the first attempt of an execution, and all further ones."""

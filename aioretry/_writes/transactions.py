@@ -3,48 +3,40 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
-from pymongo.errors import NetworkTimeout, PyMongoError
+from pymongo.errors import InvalidOperation, NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import deadlines
-from aioretry._commands.error_codes import RETRYABLE_WRITE
-from aioretry._drivers.engine.messages import copy_labels
-from aioretry._drivers.port import SessionCalls
+from aioretry._commands.error_codes import LABELS
 from aioretry._retry.transactions import (
     RETRY_LIMIT,
     TRANSIENT,
+    UNKNOWN_COMMIT,
     CommitAgain,
     Raise,
     RunAgain,
     TransactionRetries,
-    errors_in,
+    asks_router,
     has_label,
 )
-from aioretry._writes.context import WritePath, settled
-from aioretry.deadlines import Deadline, deadline
-from aioretry.errors import DeadlineExceeded, links_of, refusal
+from aioretry._writes.aborts import ABORT_TIMEOUT, abort, abort_for_certain, patience
+from aioretry._writes.commits import commit, explain, tell_retry
+from aioretry._writes.context import TransactionalSession, settled
+from aioretry.deadlines import Deadline, deadline, nearest, validate_seconds
+from aioretry.errors import DeadlineExceeded, Outcome, links_of, outcome_of, refusal
 
 T = TypeVar("T")
 
-# An abort tells the server early what it finds out by itself later: it is worth no long wait.
-ABORT_TIMEOUT = 5.0
+Options: TypeAlias = tuple[ReadConcern | None, WriteConcern | None, Any, int | None]
 
-
-class TransactionalSession:
-    """A user's session, as far as its transactions need it."""
-
-    _calls: SessionCalls
-    """What is asked of sessions of its kind."""
-
-    _write_path: WritePath
+_TRANSACTION, _COMMIT = "with_transaction", "commit_transaction"
+_ENDED = "the session was ended in the block of transaction(), and its transaction aborted by that"
 
 
 async def run_transaction(
@@ -55,6 +47,7 @@ async def run_transaction(
     write_concern: WriteConcern | None = None,
     read_preference: Any = None,
     max_commit_time_ms: int | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109
 ) -> T:
     """Run a callback in a transaction as ``with_transaction`` does, each run in its own session.
 
@@ -66,6 +59,7 @@ async def run_transaction(
         write_concern: The same.
         read_preference: The same.
         max_commit_time_ms: The same.
+        timeout: The same.
 
     Returns:
         What the callback returned the last time.
@@ -74,29 +68,107 @@ async def run_transaction(
         TypeError: It is a client of another class.
         Exception: What ``with_transaction`` raises.
     """
-    async with await settled(client.start_session()) as session:
-        if not isinstance(session, TransactionalSession):
-            raise TypeError(
-                f"client must be a RetryClient or an AsyncRetryClient, not {type(client).__name__}"
-            )
-        options = read_concern, write_concern, read_preference, max_commit_time_ms
-        return await transact(session, callback, options, session_per_run=True)
+    session = require_ours(await settled(client.start_session()), client)
+    options = read_concern, write_concern, read_preference, max_commit_time_ms
+    return await transact(session, callback, options, timeout, session_per_run=True)
+
+
+@asynccontextmanager
+async def transaction(
+    client: Any,
+    timeout: float | None = None,  # noqa: ASYNC109
+    *,
+    read_concern: ReadConcern | None = None,
+    write_concern: WriteConcern | None = None,
+    read_preference: Any = None,
+    max_commit_time_ms: int | None = None,
+) -> AsyncIterator[Any]:
+    """A block that is one transaction, in a session of its own: run once, and then committed.
+
+    Nothing of the block is repeated. The commit is, as ``commit_transaction()`` of the session
+    does: once, or under a deadline until time is over. An error of the block, a cancellation
+    included, aborts the transaction; then it goes on. :func:`outcome_of` tells of whatever leaves
+    the block how the transaction ended, and :func:`resolve` sends a commit of unknown outcome
+    again. A block that commits or aborts by itself is left with nothing more to do.
+
+    What the block has started and left running is no part of the transaction: whatever it still
+    wants to send in the session is refused with ``InvalidOperation``.
+
+    Args:
+        client: A :class:`~aioretry.RetryClient`, or an
+            :class:`~aioretry.pymongo.AsyncRetryClient`.
+        timeout: How long the block and the commit may take, in seconds; a surrounding deadline that
+            is nearer counts. None sets no limit of its own.
+        read_concern: As for :meth:`~aioretry.RetryMotorClientSession.with_transaction`.
+        write_concern: The same.
+        read_preference: The same.
+        max_commit_time_ms: The same.
+
+    Yields:
+        The session, to be given to each operation that is to be part of the transaction; or, with
+        PyMongo's asyncio client, to be bound by ``session.bind()``.
+
+    Raises:
+        TypeError: It is a client of another class, or ``timeout`` is not a number.
+        ValueError: ``timeout`` is negative or NaN.
+        DeadlineExceeded: The deadline was over before the commit was sent; it is aborted.
+        InvalidOperation: The block has ended the session, and so aborted the transaction.
+        PyMongoError: What the commit raised.
+    """
+    seconds = validate_seconds("timeout", timeout)
+    session = require_ours(await settled(client.start_session()), client)
+    session._is_lent = True
+    limit = session._write_path.deadline(seconds)
+    options = read_concern, write_concern, read_preference, max_commit_time_ms
+    try:
+        async with deadline(None if limit is None else limit.remaining()):
+            await settled(session.start_transaction(*options))
+            async with _aborted_on_error(session, limit):
+                yield session
+            await _commit_block(session, limit)
+    except BaseException as exc:
+        explain(session, exc)
+        raise
+    finally:
+        if not session.in_transaction:  # else its commit ends it, which nobody waits for any more
+            session._calls.end(session)
+
+
+async def _commit_block(session: Any, limit: Deadline | None) -> None:
+    if session.has_ended and session._commit is None:
+        raise InvalidOperation(_ENDED)
+    if session.in_transaction:
+        if is_late(session, limit):
+            await refuse_late(session, limit, for_certain=True)
+        await commit(session)
+
+
+@asynccontextmanager
+async def _aborted_on_error(session: Any, limit: Deadline | None) -> AsyncIterator[None]:
+    try:
+        with session._calls.runs_of(session).run():
+            yield
+    except BaseException as exc:
+        if session.in_transaction:
+            await _abort(session, limit, for_certain=True, is_awaited=_leaves_time(exc))
+        raise
 
 
 async def transact(
     session: Any,
     callback: Callable[[Any], Awaitable[T]],
-    options: tuple[ReadConcern | None, WriteConcern | None, Any, int | None],
+    options: Options,
+    timeout: float | None,  # noqa: ASYNC109
     *,
     session_per_run: bool,
 ) -> T:
     """Do what ``with_transaction`` and :func:`run_transaction` do."""
-    limit = session._write_path.deadline()
+    limit = session._write_path.deadline(validate_seconds("timeout", timeout))
 
     def start() -> object:
-        return transaction.session.start_transaction(*options)
+        return call.session.start_transaction(*options)
 
-    transaction = TransactionCall(
+    call = TransactionCall(
         session,
         start,
         callback,
@@ -105,7 +177,7 @@ async def transact(
         session_per_run,
     )
     async with deadline(None if limit is None else limit.remaining()):
-        return await transaction.run()
+        return await call.run()
 
 
 @dataclass(slots=True)
@@ -118,7 +190,8 @@ class TransactionCall(Generic[T]):
         callback: What is to be done.
         retries: Decides.
         limit: When retries end.
-        session_per_run: Whether each run gets another session like that one.
+        session_per_run: Whether each run but the first gets another session like that one, and ends
+            it.
     """
 
     session: Any
@@ -127,11 +200,19 @@ class TransactionCall(Generic[T]):
     retries: TransactionRetries
     limit: Deadline
     session_per_run: bool = False
-    _abort_time: float = field(default=ABORT_TIMEOUT, init=False)
+    _has_run: bool = field(default=False, init=False)
+    _was_in_doubt: bool = field(default=False, init=False)
 
     async def run(self) -> T:
         """Run the callback and commit, until that is done or nothing more may be tried."""
-        self._abort_time = min(self.limit.remaining(), ABORT_TIMEOUT)
+        before = self.session._commit
+        try:
+            return await self._run()
+        except BaseException as exc:
+            explain(self.session, exc, before=before, was_in_doubt=self._was_in_doubt)
+            raise
+
+    async def _run(self) -> T:
         while True:
             with self._session_of_run():
                 await settled(self.start())
@@ -139,8 +220,8 @@ class TransactionCall(Generic[T]):
                     with self.session._calls.runs_of(self.session).run():
                         result = await self.callback(self.session)
                 except BaseException as exc:
-                    await self._clean_up(exc)
                     decision = self.retries.after_callback(exc, time_left=self.limit.remaining())
+                    await self._clean_up(exc, runs_again=isinstance(decision, RunAgain))
                     wait = self._wait(decision, exc)
                     if wait is None:
                         raise
@@ -155,7 +236,9 @@ class TransactionCall(Generic[T]):
         if not self.session_per_run:
             yield
             return
-        self.session = own = self.session._calls.renewed(self.session)
+        if self._has_run:
+            self.session = self.session._calls.renewed(self.session)
+        self._has_run, own = True, self.session
         try:
             yield
         finally:
@@ -168,21 +251,40 @@ class TransactionCall(Generic[T]):
             return None  # the callback has ended it
         while True:
             try:
-                limit = self.limit if self.retries.under_deadline else None
-                await _commit(self.session, limit, is_last=self.session_per_run)
+                if is_late(self.session, self._deadline):
+                    await refuse_late(
+                        self.session, self._deadline, for_certain=self.session_per_run
+                    )
+                await commit(self.session)
             except PyMongoError as exc:
-                decision = self.retries.after_commit(exc, time_left=self.limit.remaining())
+                decision = self.retries.after_commit(
+                    exc,
+                    time_left=self.limit.remaining(),
+                    may_be_committed=outcome_of(exc) is Outcome.UNKNOWN and not self._asks_router(),
+                )
                 if not isinstance(decision, CommitAgain):
                     wait = self._wait(decision, exc)
                     if wait is None:
                         raise
+                    self._was_in_doubt |= outcome_of(exc) is Outcome.UNKNOWN
                     return wait
+                number = max(1, self._sendings())
+                tell_retry(self.session, _COMMIT, exc, number, decision.wait)
             else:
                 return None
             await anyio.sleep(decision.wait)
 
+    def _asks_router(self) -> bool:
+        latest = self.session._commit
+        return latest is not None and asks_router(latest.progress)
+
+    def _sendings(self) -> int:
+        latest = self.session._commit
+        return 0 if latest is None else len(latest.progress.sendings)
+
     def _wait(self, decision: RunAgain | Raise, error: BaseException) -> float | None:
         if isinstance(decision, RunAgain):
+            tell_retry(self.session, _TRANSACTION, error, self.retries.retries, decision.wait)
             return decision.wait
         if decision.timed_out:
             raise self._too_late(error) from error
@@ -192,81 +294,86 @@ class TransactionCall(Generic[T]):
         # transactions-convenient-api, Note 1.
         last = f"the last error: {type(error).__name__}: {error}"
         runs = self.retries.retries + 1
+        every_label = TRANSIENT, UNKNOWN_COMMIT, *LABELS
+        labels = {"errorLabels": [label for label in every_label if has_label(error, label)]}
         if self.retries.under_deadline:
             text = f"the deadline of with_transaction is over after {runs} transactions; {last}"
-            late: NetworkTimeout = DeadlineExceeded(text)
-        else:
-            text = f"with_transaction gave up after {RETRY_LIMIT:.0f} s and {runs} transactions"
-            late = NetworkTimeout(f"{text}; {last}")
-        for each in errors_in(error):
-            copy_labels(each, late)
-        return late
+            return DeadlineExceeded(text, labels)
+        text = f"with_transaction gave up after {RETRY_LIMIT:.0f} s and {runs} transactions"
+        return NetworkTimeout(f"{text}; {last}", labels)
 
-    async def _clean_up(self, error: BaseException) -> None:
-        closed = isinstance(error, GeneratorExit)  # which leaves no time for anything
-        if closed or not self.session.in_transaction:
+    async def _clean_up(self, error: BaseException, *, runs_again: bool) -> None:
+        if not self.session.in_transaction:
             return
         for_certain = (
             self.session_per_run
             or _has_left_something_running(error)
             # What is run again in the same session ends what it began before.
-            or (self.session._calls.has_pending(self.session) and not has_label(error, TRANSIENT))
+            or (not runs_again and self.session._calls.may_arrive(self.session))
         )
-        seconds = self._abort_time if for_certain or self.retries.under_deadline else None
-        await _abort(self.session, seconds, for_certain=for_certain)
+        is_awaited = _leaves_time(error)
+        await _abort(self.session, self._deadline, for_certain=for_certain, is_awaited=is_awaited)
+
+    @property
+    def _deadline(self) -> Deadline | None:
+        return self.limit if self.retries.under_deadline else None
 
 
-async def _abort(session: Any, seconds: float | None, *, for_certain: bool) -> None:
-    if for_certain:
-        tried = session._write_path.abort(session._calls.take_transaction(session))
-        with anyio.move_on_after(seconds, shield=True):
-            await tried
+def _leaves_time(error: BaseException) -> bool:
+    # What is closed must not wait for anything.
+    return not isinstance(error, GeneratorExit)
+
+
+async def _abort(
+    session: Any, limit: Deadline | None, *, for_certain: bool, is_awaited: bool = True
+) -> None:
+    seconds = patience(limit)
+    if not session._write_path.makes_transactions or not (for_certain or not is_awaited):
+        await abort(session, seconds)
         return
-    with nullcontext() if seconds is None else deadlines.fresh_timeout(seconds):
-        aborted = session._calls.abort(session)
     try:
-        await asyncio.shield(aborted)  # it goes on in its thread, whoever is cancelled
-    except asyncio.CancelledError:
-        taken = session._calls.take_transaction(session)
-        aborted.add_done_callback(partial(_end_after, session._calls, taken))
-        raise
+        tried = abort_for_certain(session)
+    except RuntimeError:  # no event loop is running any more
+        return
+    if is_awaited:
+        with anyio.move_on_after(ABORT_TIMEOUT if seconds is None else seconds, shield=True):
+            await tried
 
 
-async def _commit(session: Any, limit: Deadline | None, *, is_last: bool = False) -> None:
-    if limit is not None and limit.is_over and session._calls.has_begun_transaction(session):
-        await _abort(session, ABORT_TIMEOUT, for_certain=is_last)
-        raise refusal(
-            DeadlineExceeded(
-                "the deadline was over before the transaction could be committed; it is aborted"
-            )
+def is_late(session: Any, limit: Deadline | None) -> bool:
+    """Tell whether the deadline of what may be known to a server is over before its commit."""
+    is_over = limit is not None and limit.is_over
+    return is_over and session._calls.has_begun_transaction(session)
+
+
+async def refuse_late(session: Any, limit: Deadline | None, *, for_certain: bool = False) -> None:
+    """Abort what is to be committed too late.
+
+    Raises:
+        DeadlineExceeded: It is aborted.
+    """
+    await _abort(session, limit, for_certain=for_certain)
+    raise refusal(
+        DeadlineExceeded(
+            "the deadline was over before the transaction could be committed; it is aborted"
         )
-    commit = session._calls.commit(session)
-    try:
-        await asyncio.shield(commit)  # the same
-    except asyncio.CancelledError:
-        last = session if is_last else None
-        commit.add_done_callback(partial(_end_after, session._calls, last))
-        raise
+    )
 
 
-def _end_after(calls: SessionCalls, session: Any, ending: asyncio.Future[None]) -> None:
-    """End the session, if that is nobody else's, of an end that nobody waits for any more."""
-    if not ending.cancelled():
-        ending.exception()
-    if session is not None:
-        calls.end(session)
+def commit_in_time(session: Any) -> asyncio.Future[None]:
+    """Do what ``commit_transaction()`` does."""
+    limit = nearest()
+    if is_late(session, limit):
+        return asyncio.ensure_future(refuse_late(session, limit))
+    return commit(session)
 
 
-async def commit_again_before(session: Any, limit: Deadline) -> None:
-    retries = TransactionRetries(random.random)
-    while True:
-        try:
-            return await _commit(session, limit)
-        except PyMongoError as exc:
-            decision = retries.after_commit(exc, time_left=limit.remaining())
-            if not isinstance(decision, CommitAgain) or not exc.has_error_label(RETRYABLE_WRITE):
-                raise
-        await anyio.sleep(decision.wait)
+def require_ours(session: Any, client: Any) -> Any:
+    if not isinstance(session, TransactionalSession):
+        raise TypeError(
+            f"client must be a RetryClient or an AsyncRetryClient, not {type(client).__name__}"
+        )
+    return session
 
 
 def _has_left_something_running(error: BaseException) -> bool:

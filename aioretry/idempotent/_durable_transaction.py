@@ -9,13 +9,11 @@ from typing import Any
 import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
-from pymongo import ReadPreference
-from pymongo.errors import DocumentTooLarge, DuplicateKeyError, InvalidOperation, PyMongoError
-from pymongo.read_concern import ReadConcern
+from pymongo.errors import DocumentTooLarge, DuplicateKeyError, InvalidOperation
 
-from aioretry import Deadline, DeadlineExceeded, KeyedStatement, deadline
-from aioretry._faces import Collection, Database, Session, settled
-from aioretry.idempotent._keys_records import MAJORITY
+from aioretry import Deadline, DeadlineExceeded, KeyedStatement, Outcome, deadline, outcome_of
+from aioretry._faces import Collection, Database, Session
+from aioretry.idempotent._keys_records import MOST_BYTES, transact
 
 _RAW: CodecOptions[RawBSONDocument] = CodecOptions(
     document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
@@ -23,11 +21,8 @@ _RAW: CodecOptions[RawBSONDocument] = CodecOptions(
 _OF_THE_SERVER = frozenset(
     {"$clusterTime", "operationTime", "electionId", "opTime", "recoveryToken", "topologyVersion"}
 )
-_MOST_BYTES = 15 * 2**20
-_TRANSIENT = "TransientTransactionError"
-_UNKNOWN = "UnknownTransactionCommitResult"
 # How long the transaction's own error about a deadline is waited for.
-_GRACE = 0.5
+_GRACE = 0.1
 
 
 class TakenError(Exception):
@@ -68,7 +63,7 @@ class Request:
 class DurableTransaction:
     """A record and some writes, all or none of which are applied.
 
-    It runs in a task, by ``with_transaction()``. Where that begins anew, the writes that were
+    It runs in a task, by ``run_transaction()``. Where that begins anew, the writes that were
     executed are executed again, and have to be answered as they were before.
 
     Args:
@@ -107,12 +102,8 @@ class DurableTransaction:
         task = self._task
         if task is None or not task.done() or not self._is_stored:
             return False
-        if task.cancelled():
-            return True
-        error = task.exception()
-        if not isinstance(error, PyMongoError):
-            return True
-        return error.has_error_label(_UNKNOWN) or not error.has_error_label(_TRANSIENT)
+        error = None if task.cancelled() else task.exception()
+        return error is None or outcome_of(error) is Outcome.UNKNOWN
 
     async def execute(self, request: Request) -> bytes:
         """Execute a write; return its reply.
@@ -167,7 +158,7 @@ class DurableTransaction:
         if self._task is None:
             # Not in the context of the first write, whose deadline is not the others'.
             self._task = asyncio.get_running_loop().create_task(
-                self._run(), context=self._context.copy()
+                transact(self._database, self._serve), context=self._context.copy()
             )
         return self._task
 
@@ -179,17 +170,7 @@ class DurableTransaction:
         is_shared = self._limit is not None and self._limit.at <= own.at
         return own.remaining() + (_GRACE if is_shared else 0.0)
 
-    async def _run(self) -> None:
-        async with await settled(self._database.client.start_session()) as session:
-            await session.with_transaction(
-                self._serve,
-                read_concern=ReadConcern("majority"),
-                write_concern=MAJORITY,
-                read_preference=ReadPreference.PRIMARY,
-            )
-
     async def _serve(self, session: Session) -> None:
-        self._is_stored = False
         await self._claim(session)
         for request in self._executed:
             if request.reply != await self._send(request, session):
@@ -242,8 +223,8 @@ class DurableTransaction:
 
     def _require_room(self, request: Request) -> None:
         size = len(request.reply) + sum(len(each.reply) for each in self._executed)
-        if size > _MOST_BYTES:
+        if size > MOST_BYTES:
             raise DocumentTooLarge(
                 f"the replies of an operation with a durable key are kept in one document, and "
-                f"must not have more than {_MOST_BYTES} bytes together: {size}; nothing is applied"
+                f"must not have more than {MOST_BYTES} bytes together: {size}; nothing is applied"
             )

@@ -31,6 +31,6 @@ class KeyInUseError(InvalidOperation):
 class NoTurnError(DeadlineExceeded):
     """Too many calls with keys were before this one for its deadline.
 
-    Nothing was sent. It says nothing of the servers: more of them would not help, but a higher
+    Nothing is applied. It says nothing of the servers: more of them would not help, but a higher
     ``per_second`` or ``at_once``, or more time.
     """

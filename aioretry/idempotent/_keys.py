@@ -14,7 +14,8 @@ from aioretry.idempotent._keys_ending import Endings, batch_of
 from aioretry.idempotent._keys_native import NativeSource
 from aioretry.idempotent._keys_rate import Rate, rate_of
 from aioretry.idempotent._keys_records import Records, whole_seconds
-from aioretry.idempotent._once import OnceAnswer, OnceCall, Turns, Work, at_once_of
+from aioretry.idempotent._once import OnceAnswer, OnceCall, Work, at_once_of
+from aioretry.idempotent._once_turns import Turns
 
 Fingerprints: TypeAlias = Literal["all", "find_one_and"]
 
@@ -72,8 +73,10 @@ class Keys:
             A cluster has room for a million sessions, and forgets one that was ended within five
             minutes by default.
         batch: How many sessions are ended in one command, from 1 to 10,000; fewer after 5 seconds.
-        at_once: How many calls of :meth:`once` may be at work at once on one client; the others
-            wait for their turn.
+        at_once: How many calls of :meth:`once` may be at work at once on one client, at most; the
+            others wait for their turn. It begins with 10, or with this if that is less, and adapts:
+            more where there are no write conflicts, fewer where there are. Calls that begin anew
+            after one are not counted; they wait for those that want the same document.
 
     Raises:
         TypeError: An argument is of another type.
@@ -93,7 +96,7 @@ class Keys:
         durable_seconds: float = 30 * _DAY,
         per_second: float = 200.0,
         batch: int = 500,
-        at_once: int = 10,
+        at_once: int = 100,
     ) -> None:
         self._secret = secret_of(secret)
         self._namespace = namespace_of(namespace)
@@ -144,28 +147,32 @@ class Keys:
     ) -> OnceAnswer:
         """Do something once, and give every call with the same key the same answer.
 
-        What the work writes, in any collections, and its answer are one transaction, with read and
-        write concern "majority" and on the primary whatever the client's defaults are. After a
-        transient error the work is done again inside the call (transactions-convenient-api). If it
-        raises, nothing is applied, nothing is stored, and the key is as good as new, unless the
-        outcome of what is raised is ``UNKNOWN``: the commit itself has ended in an error then.
+        What the work writes, in any collections, and at last its answer, are one transaction, with
+        read and write concern "majority" and on the primary whatever the client's defaults are.
+        After a transient error the work is done again inside the call
+        (transactions-convenient-api). If it raises, nothing is applied, nothing is stored, and the
+        key is as good as new, unless the outcome of what is raised is ``UNKNOWN``: the commit
+        itself has ended in an error then.
 
-        Calls with the same key at once wait for each other. A call that waits for another process
-        keeps no other keys from their turn; if that process has died, it waits until the server has
-        aborted its transaction.
+        Where another call has done the work, it is run once more all the same, in vain: the server
+        has nothing of it applied, and the stored answer is given. So it is if the work raises an
+        error then, which may come of what the other call has done.
+
+        Calls with the same key at once wait for each other in one process; of several processes
+        each does the work, and one commits it.
 
         All of it obeys a surrounding deadline, waiting for other calls included. Work that is still
-        running half a second after it is cancelled. Without a deadline, another process is waited
-        for at most 120 seconds.
+        running 0.1 seconds after it is cancelled. Without a deadline, nothing is begun anew after
+        120 seconds.
 
         Args:
             key: What tells it from others. It is neither sent nor logged. None stands for what
                 nobody can repeat: the work is done in a transaction, and no answer is kept.
             work: Does it, and returns the answer as a document; awaited with a session that is in a
                 transaction, which has to be given to each of its reads and writes. It may be run
-                more than once, so that nothing else may happen in it. It must let the errors of its
-                commands out: one that it catches, such as a DuplicateKeyError, has aborted the
-                transaction all the same.
+                more than once, also in vain, so that nothing else may happen in it. It must let the
+                errors of its commands out: one that it catches, such as a DuplicateKeyError, has
+                aborted the transaction all the same. It must not commit or abort.
             database: Where the answer is kept, and in whose codec options; its client does the
                 work.
             payload: What the key stands for, such as a request's body. Only a fingerprint is kept.
@@ -177,16 +184,17 @@ class Keys:
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
-            KeyInUseError: Another call with the key has not ended in time.
+            KeyInUseError: Another call with the key has not ended in time: one of this process, or
+                one that was being committed.
             NoTurnError: Too many calls with other keys were before it; nothing is applied.
             DeadlineExceeded: The time is over. With the label ``UnknownTransactionCommitResult``,
                 and the outcome ``UNKNOWN``, the work may be done; repeating the call with the same
                 key tells.
             DocumentTooLarge: The answer has more than 15 MiB; nothing is applied.
             InvalidOperation: The call is made by another one's work, or by a task of its that runs
-                beside it; or the server had aborted the transaction three times in a row before the
-                work was done, because the work caught an error, or took longer than
-                ``transactionLifetimeLimitSeconds``. Nothing is applied.
+                beside it; or the work has ended its transaction; or the server had aborted that
+                three times in a row before the work was done, because the work caught an error, or
+                took longer than ``transactionLifetimeLimitSeconds``. Nothing is applied.
             TypeError: An argument is of another type.
             ValueError: ``key`` is empty.
             Exception: Whatever the work raised.

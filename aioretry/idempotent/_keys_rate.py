@@ -1,4 +1,4 @@
-"""Turns: how many statements with a key a process may send a second, and how much it does at once.
+"""Turns: how many statements with a key a process may send a second.
 
 Each caller has its turn in rotation, so that nobody who asks for much starves the others.
 """
@@ -8,8 +8,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -148,49 +147,6 @@ class Rate(Queue):
 
     def _give_back(self) -> None:
         self._next -= self._interval
-
-
-class Places(Queue):
-    """Lets so many work at once.
-
-    Args:
-        number: How many.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self._free = number
-
-    @asynccontextmanager
-    async def place(self, limit: Deadline | None, caller: str = "") -> AsyncIterator[None]:
-        """Wait for a place, and have it.
-
-        Args:
-            limit: Until when to wait, or None.
-            caller: Who asks.
-
-        Raises:
-            NoTurnError: There is none in time.
-        """
-        if self._free:
-            self._free -= 1
-        elif not await self._wait(caller, limit):
-            raise refusal(
-                NoTurnError(
-                    "the deadline is over; too many calls were before this one, and nothing was "
-                    "done"
-                )
-            )
-        try:
-            yield
-        finally:
-            self._give_back()
-
-    def _give_back(self) -> None:
-        if self._waiting:
-            self._grant()
-        else:
-            self._free += 1
 
 
 def _left(limit: Deadline | None) -> float | None:

@@ -14,8 +14,8 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import DeadlineExceeded, KeyedStatement, deadline, detached
-from aioretry._faces import Collection, Database
+from aioretry import DeadlineExceeded, KeyedStatement, deadline, detached, run_transaction
+from aioretry._faces import Collection, Database, Session
 from aioretry.errors import copy_of
 from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
 from aioretry.idempotent._repeat import until_done
@@ -23,6 +23,9 @@ from aioretry.idempotent._repeat import until_done
 T = TypeVar("T")
 
 MAJORITY = WriteConcern(w="majority", j=True)
+MOST_BYTES = 15 * 2**20
+"""How much of what is kept of an operation, or of work, fits into its record."""
+
 _PLAIN: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
 _PAUSE = 0.1
 # Of several upserts of one record at the same time, all but one may be refused, once.
@@ -85,6 +88,17 @@ class Records:
         del self._preparing[place]
         if not task.cancelled():
             task.exception()  # those who wait have it, if any are left
+
+
+async def transact(database: Database, work: Callable[[Session], Awaitable[T]]) -> T:
+    """Run work and commit it with its record, whatever the defaults of the database's client."""
+    return await run_transaction(
+        database.client,
+        work,
+        read_concern=ReadConcern("majority"),
+        write_concern=MAJORITY,
+        read_preference=ReadPreference.PRIMARY,
+    )
 
 
 async def remember(

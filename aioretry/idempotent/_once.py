@@ -1,19 +1,13 @@
 """Work that is done once for a key: its writes and its answer in one transaction."""
 
 import asyncio
-import random
-import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
-import anyio
 import bson
 from bson.codec_options import CodecOptions
-from pymongo import ReadPreference
 from pymongo.errors import (
     DocumentTooLarge,
     DuplicateKeyError,
@@ -23,30 +17,31 @@ from pymongo.errors import (
 )
 from pymongo.read_concern import ReadConcern
 
-from aioretry import Deadline, DeadlineExceeded, Outcome, deadline, run_transaction
-from aioretry._faces import Client, Collection, Database, Session
-from aioretry.errors import attach, own_report_of, refusal
+from aioretry import (
+    Deadline,
+    DeadlineExceeded,
+    Outcome,
+    attempts_of,
+    deadline,
+    outcome_of,
+)
+from aioretry._faces import Client, Collection, Database, Session, contended, settled
+from aioretry.errors import attach, refusal
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
-from aioretry.idempotent._keys_rate import Places
-from aioretry.idempotent._keys_records import MAJORITY, Records
+from aioretry.idempotent._keys_records import MOST_BYTES, Records, transact
+from aioretry.idempotent._once_turns import Turn, Turns, acquired
 
 Work: TypeAlias = Callable[[Session], Awaitable[Mapping[str, Any]]]
 
-# Between looks at a key that another process has: a random part, growing, of at most the second.
-_PAUSE = 0.05
-_LONGEST_PAUSE = 0.5
-# For how many seconds another process is waited for where there is no deadline.
-_PATIENCE = 120.0
-_MOST_BYTES = 15 * 2**20
-_WRITE_CONFLICT = 112
 _NO_SUCH_TRANSACTION = 251
-_TRANSIENT = "TransientTransactionError"
 _UNKNOWN = "UnknownTransactionCommitResult"
 # How long an error about the deadline is waited for that says more, and then for the abort.
-_GRACE = 0.5
+_GRACE = 0.1
 # A failover loses one transaction; what loses several in a row is the work.
 _MOST_LOST = 3
+# How often a record may be in the way that is gone when it is looked for.
+_MOST_TAKEN = 3
 _IN_USE = "another call with this key has not ended yet; repeat this one later"
 _LOST = (
     f"the server had aborted the transaction {_MOST_LOST} times in a row before its work was done, "
@@ -54,15 +49,7 @@ _LOST = (
     "longer than transactionLifetimeLimitSeconds"
 )
 
-_ENDED = (
-    "the work of once() has committed or aborted its transaction itself, so that no answer can be "
-    "stored with it: leave that to once()"
-)
-_SPOILED = (
-    "an earlier call with this key has done its work and stored no answer, because the work has "
-    "committed its transaction itself; the key is of no use before its record is removed, after "
-    "30 days"
-)
+_ENDED = "the work of once() must leave its transaction open: commits and aborts are once()'s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,53 +61,6 @@ class OnceAnswer:
 
     replayed: bool
     """Whether another call has done the work."""
-
-
-class Turns:
-    """Lets some calls work at once, and of those with the same key one.
-
-    What many transactions at once do is to get in each other's way.
-
-    Args:
-        at_once: How many.
-    """
-
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
-        # By identity: clients of the same servers are equal, also those of two event loops.
-        self._places: dict[int, Places] = {}
-        self._keys: weakref.WeakValueDictionary[tuple[int, bytes], asyncio.Lock] = (
-            weakref.WeakValueDictionary()
-        )
-
-    @asynccontextmanager
-    async def turn(self, client: Client, key: bytes, caller: str) -> AsyncIterator[None]:
-        """Wait for a turn, as long as the surrounding deadline allows.
-
-        Raises:
-            KeyInUseError: Another call with the key has not ended in time.
-            NoTurnError: Other calls have not ended in time.
-        """
-        with deadline(None) as limit:
-            left = None if limit is None or not limit.is_limited else limit.remaining()
-        own = self._keys.setdefault((id(client), key), asyncio.Lock())
-        try:
-            async with asyncio.timeout(left):
-                await own.acquire()
-        except TimeoutError:
-            raise _in_use() from None
-        try:
-            async with self._places_of(client).place(limit, caller):
-                yield
-        finally:
-            own.release()
-
-    def _places_of(self, client: Client) -> Places:
-        number = id(client)
-        if number not in self._places:
-            self._places[number] = Places(self._at_once)
-            weakref.finalize(client, self._places.pop, number)
-        return self._places[number]
 
 
 _running: set["asyncio.Task[OnceAnswer]"] = set()
@@ -142,14 +82,6 @@ def _forget(task: "asyncio.Task[OnceAnswer]") -> None:
     _running.discard(task)
     if not task.cancelled():
         task.exception()  # the caller has it, or does not care any more
-
-
-class _TakenError(Exception):
-    """Another call has committed the record; never leaves this module."""
-
-
-class _BlockedError(Exception):
-    """Another call has written the record and not committed it; never leaves this module."""
 
 
 class OnceCall:
@@ -178,17 +110,20 @@ class OnceCall:
         self._id = names.record_id()
         self._fingerprint = names.fingerprint(0, {"payload": payload})
         self._database = database
+        self._client = cast(Client, database.client)
         self._codec_options: CodecOptions[Any] = database.codec_options
         self._records = records
         self._turns = turns
+        self._turn = Turn(turns, self._client, caller)
         self._work = work
-        self._caller = caller
         self._at_work = _AtWork()
+        self._limit: Deadline | None = None
+        self._session: Session = None
+        self._is_storing = False
         self._is_blocked = False
         self._is_committing = False
+        self._may_be_committed = False
         self._lost = 0
-        self._patience: Deadline | None = None
-        self._pause = _PAUSE
 
     async def run(self) -> OnceAnswer:
         """Do the work and store its answer, or give the answer that is stored."""
@@ -199,7 +134,8 @@ class OnceCall:
                 "transaction, and the two could wait for each other"
             )
         with deadline(None) as limit:
-            timeout = limit.remaining() + _GRACE if limit and limit.is_limited else None
+            self._limit = limit if limit is not None and limit.is_limited else None
+        timeout = None if self._limit is None else self._limit.remaining() + _GRACE
         # In a task of its own, because aborting a transaction takes its time where servers hang.
         task = asyncio.create_task(self._run())
         _running.add(task)
@@ -211,111 +147,87 @@ class OnceCall:
             task.cancel()  # of work that does not obey the deadline
             await asyncio.wait({task}, timeout=_GRACE)
         except asyncio.CancelledError as exc:
-            if self._is_committing:
-                attach(exc, Outcome.UNKNOWN, [])
+            attach(exc, Outcome.UNKNOWN if self._is_in_doubt else Outcome.NOT_APPLIED, [])
             task.cancel()
             raise
         if task.done() and not task.cancelled():
             return task.result()
-        raise self._late(is_over=task.done())
+        raise self._late()
 
     async def _run(self) -> OnceAnswer:
         records = None if self._records is None else await self._records.of(self._database)
-        client = cast(Client, self._database.client)
+        own = self._turns.lock_of(self._client, self._id)
+        has_waited = own.locked()
+        if not await acquired(own, self._limit):
+            raise _in_use()
+        try:
+            # For a call that has done it meanwhile, most likely.
+            known = await self._known(records) if has_waited else None
+            return known or await self._work_or_know(records)
+        finally:
+            own.release()
+
+    async def _work_or_know(self, records: Collection | None) -> OnceAnswer:
+        taken = 0
         while True:
             try:
-                async with self._turns.turn(client, self._id, self._caller):
-                    return OnceAnswer(await self._execute(records), replayed=False)
-            except _TakenError:
-                # It may not be visible to the majority yet; or it is gone by now, or never will be.
-                stored = None if records is None else await self._find(records)
-                if stored is not None:
-                    return OnceAnswer(stored, replayed=True)
-            except _BlockedError:
-                pass
-            self._is_blocked = True
-            await self._wait()
+                return OnceAnswer(await self._execute(records), replayed=False)
+            except Exception as exc:
+                if self._is_committing or self._is_too_late(exc):
+                    raise
+                # Whatever it says, it may say of what a call with this key has done.
+                known = await self._known(records, exc)
+                if known is not None:
+                    return known
+                taken += 1
+                is_taken = self._is_storing and isinstance(exc, DuplicateKeyError)
+                if not is_taken or taken == _MOST_TAKEN:
+                    raise
 
-    async def _wait(self) -> None:
-        # Without a turn or a transaction: the other call may have died, which is noticed late.
-        if self._patience is None:
-            with deadline(None) as limit:
-                limited = limit is not None and limit.is_limited
-            self._patience = limit if limit and limited else Deadline.after(_PATIENCE)
-        left = self._patience.remaining()
-        pause = self._pause * random.uniform(0.5, 1.0)
-        self._pause = min(self._pause * 1.5, _LONGEST_PAUSE)
-        await anyio.sleep(min(pause, left))
-        if pause >= left:
-            raise _in_use()
+    def _is_too_late(self, error: Exception) -> bool:
+        """Tell whether an error says that time is over; if that went by in waiting, say so."""
+        if not isinstance(error, PyMongoError) or not error.timeout:
+            return False
+        if self._is_blocked and outcome_of(error) is Outcome.NOT_APPLIED:
+            raise _in_use() from error
+        return True
 
-    def _late(self, *, is_over: bool) -> PyMongoError:
-        if self._is_blocked:
-            return _in_use()
+    @property
+    def _is_in_doubt(self) -> bool:
         # Work that does not mind being cancelled goes on, and may be committed.
-        in_doubt = self._is_committing or not is_over
-        labels = [_UNKNOWN] if in_doubt else []
+        return self._may_be_committed or self._at_work.is_running
+
+    def _late(self) -> PyMongoError:
+        if self._is_blocked and not self._is_in_doubt:
+            return _in_use()
+        labels = [_UNKNOWN] if self._is_in_doubt else []
         error = DeadlineExceeded("the deadline of once() is over", {"errorLabels": labels})
-        attach(error, Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED, [])
+        attach(error, Outcome.UNKNOWN if self._is_in_doubt else Outcome.NOT_APPLIED, [])
         return error
 
     async def _execute(self, records: Collection | None) -> Mapping[str, Any]:
         async def serve(session: Session) -> Mapping[str, Any]:
-            self._is_committing = False
-            if records is not None:
-                await self._claim(records, session)
+            self._session, self._is_storing, self._is_committing = session, False, False
+            await self._turn.begin(self._limit)
             try:
                 answer = await self._answer(session)
                 value = self._decoded(answer)  # not later: it may raise
                 if records is not None:
                     await self._store(records, answer, session)
-            except (PyMongoError, ExceptionGroup) as exc:
-                self._require_sense(exc)
+            except Exception as exc:
+                self._learn(exc)
                 raise
-            self._is_committing = True
+            self._is_blocked = False
+            self._is_committing = self._may_be_committed = True
             return value
 
         try:
-            value: Mapping[str, Any] = await run_transaction(
-                cast(Client, self._database.client),
-                serve,
-                read_concern=ReadConcern("majority"),
-                write_concern=MAJORITY,
-                read_preference=ReadPreference.PRIMARY,
-            )
-        except PyMongoError as exc:
-            if exc.timeout and self._is_blocked:
-                raise _in_use() from exc
-            self._explain(exc)
-            raise
-        return value
-
-    def _explain(self, exc: PyMongoError) -> None:
-        """Say how it ended; else the exception says it of a write in whose handling it is raised.
-
-        A server labels few of the errors that leave a commit in doubt.
-        """
-        own = own_report_of(exc)
-        denied = own is not None and own.outcome is Outcome.NOT_APPLIED
-        in_doubt = exc.has_error_label(_UNKNOWN) or not (exc.has_error_label(_TRANSIENT) or denied)
-        outcome = Outcome.UNKNOWN if self._is_committing and in_doubt else Outcome.NOT_APPLIED
-        attach(exc, outcome, () if own is None else own.attempts)
-
-    async def _claim(self, records: Collection, session: Session) -> None:
-        try:
-            # In good order it gets its time from the server, with the answer.
-            claim = {"_id": self._id, "at": datetime.now(UTC)}
-            await records.insert_one(claim, session=session)
-        except DuplicateKeyError:
-            raise _TakenError from None
-        except OperationFailure as exc:
-            # Its label would begin the transaction anew at once, and keep the turn.
-            if exc.code == _WRITE_CONFLICT:
-                raise _BlockedError from None
-            raise
-        self._is_blocked = False
+            return await transact(self._database, serve)
+        finally:
+            self._turn.close()
 
     async def _answer(self, session: Session) -> bytes:
+        session._why_open = _ENDED
         token = _around.set(self._at_work)
         self._at_work.is_running = True
         try:
@@ -325,45 +237,68 @@ class OnceCall:
             _around.reset(token)
         goes_on: Any = session.in_transaction  # typed as a method
         if not goes_on:
-            self._is_committing = True
             raise InvalidOperation(_ENDED)
         answer = bson.encode(given, codec_options=self._codec_options)
-        if len(answer) > _MOST_BYTES:
+        if len(answer) > MOST_BYTES:
             raise DocumentTooLarge(
-                f"an answer that is stored must not have more than {_MOST_BYTES} bytes: "
+                f"an answer that is stored must not have more than {MOST_BYTES} bytes: "
                 f"{len(answer)}; nothing is applied"
             )
         return answer
 
-    async def _store(
-        self,
-        records: Collection,
-        answer: bytes,
-        session: Session,
-    ) -> None:
+    async def _store(self, records: Collection, answer: bytes, session: Session) -> None:
+        self._is_storing = True
+        # It inserts: a record that is there has an answer. An update can take the server's time.
         await records.update_one(
-            {"_id": self._id},
+            {"_id": self._id, "answer": {"$exists": False}},
             {
                 "$set": {"payload": self._fingerprint, "answer": answer},
                 "$currentDate": {"at": True},
             },
+            upsert=True,
             session=session,
         )
 
-    def _require_sense(self, error: Exception) -> None:
+    def _learn(self, error: Exception) -> None:
+        conflict = contended(self._session, error)
+        if self._is_storing:
+            self._is_blocked = conflict is not None
+        self._turn.end(conflict)
         self._lost = self._lost + 1 if _says_lost(error) else 0
         if self._lost == _MOST_LOST:
             raise InvalidOperation(_LOST) from error
 
-    async def _find(self, records: Collection) -> Mapping[str, Any] | None:
-        record = await records.find_one({"_id": self._id})
+    async def _known(
+        self, records: Collection | None, error: Exception | None = None
+    ) -> OnceAnswer | None:
+        """Return the answer that is stored, if one was when the latest run saw what it saw."""
+        if records is None:
+            return None
+        try:
+            record = await self._found(records)
+        except PyMongoError as exc:
+            attach(exc, (error and outcome_of(error)) or Outcome.NOT_APPLIED, attempts_of(exc))
+            raise
         if record is None:
             return None
-        if "payload" not in record:
-            raise refusal(InvalidOperation(_SPOILED))
         if record["payload"] != self._fingerprint:
             raise refusal(IdempotencyConflict("this key was used with another payload before"))
-        return self._decoded(record["answer"])
+        return OnceAnswer(self._decoded(record["answer"]), replayed=True)
+
+    async def _found(self, records: Collection) -> Mapping[str, Any] | None:
+        async with await settled(self._client.start_session(causal_consistency=True)) as session:
+            # What the work saw may not be a majority's yet, and so the record: look by that time,
+            # which also waits for what routers have prepared to commit; then wait for a majority.
+            if self._session is not None and self._session.operation_time is not None:
+                session.advance_cluster_time(self._session.cluster_time)
+                session.advance_operation_time(self._session.operation_time)
+            record: Mapping[str, Any] | None = None
+            for level in "local", "majority":
+                read = records.with_options(read_concern=ReadConcern(level))
+                record = await read.find_one({"_id": self._id}, session=session)
+                if record is None:
+                    break
+            return record
 
     def _decoded(self, answer: bytes) -> Mapping[str, Any]:
         return bson.decode(answer, codec_options=self._codec_options)

@@ -12,10 +12,10 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import deadlines
 from aioretry._drivers import pymongo_async
-from aioretry._drivers.port import DocumentT
+from aioretry._drivers.port import DOUBT_AFTER, DocumentT
 from aioretry._drivers.pymongo_async import AsyncMongoClient, TransactionOptions
 from aioretry._retry.loop import MOST_UNDER_WAY, MOST_WAITING
-from aioretry._writes.context import CLOSE_TIMEOUT, WritePath, all_hooks, positive
+from aioretry._writes.context import CLOSE_TIMEOUT, WritePath, all_hooks, patience, positive
 from aioretry.events import Hook
 from aioretry.pymongo._database import AsyncRetryDatabase
 from aioretry.pymongo._session import AsyncRetryClientSession
@@ -35,12 +35,15 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         max_concurrent_attempts: How many commands may be under way at once; further ones queue.
         max_waiting_writes: How many writes may wait for a server at once, while none is known;
             further ones fail with :class:`~aioretry.TooManyWaiting`.
+        doubt_after: How many seconds a server may be silent, over a connection of its own as well,
+            while somebody waits for it, before it is taken for lost; infinity doubts none.
         **kwargs: As for ``AsyncMongoClient``.
 
     Raises:
         TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts`` or
             ``max_waiting_writes`` is not a whole number.
-        ValueError: ``max_concurrent_attempts`` or ``max_waiting_writes`` is less than 1.
+        ValueError: ``max_concurrent_attempts`` or ``max_waiting_writes`` is less than 1, or
+            ``doubt_after`` is not above 0.
         ConfigurationError: As for ``AsyncMongoClient``.
     """
 
@@ -52,13 +55,16 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         hooks: Iterable[Hook] = (),
         max_concurrent_attempts: int = MOST_UNDER_WAY,
         max_waiting_writes: int = MOST_WAITING,
+        doubt_after: float = DOUBT_AFTER,
         **kwargs: Any,
     ) -> None:
+        doubt_after = patience("doubt_after", doubt_after)
+        uses = pymongo_async.Uses()
         hooks = all_hooks(hooks)
         at_once = positive("max_concurrent_attempts", max_concurrent_attempts)
         most_waiting = positive("max_waiting_writes", max_waiting_writes)
-        super().__init__(*args, **kwargs)
-        self._driver = pymongo_async.AsyncioDriver(self, at_once)
+        super().__init__(*args, _pool_class=pymongo_async.pool_class(uses), **kwargs)
+        self._driver = pymongo_async.AsyncioDriver(self, at_once, uses, doubt_after)
         self._write_path = WritePath(
             self._driver,
             pymongo_async.policy(self),
@@ -66,6 +72,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
             server_selection_timeout=self.options.server_selection_timeout,
             timeout=pymongo_async.timeout(self),
             encrypts=pymongo_async.encrypts(self),
+            is_load_balanced=pymongo_async.is_load_balanced(self),
             hooks=hooks,
             most_under_way=at_once,
             most_waiting=most_waiting,
@@ -136,6 +143,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         Raises:
             ConfigurationError: Both ``causal_consistency`` and ``snapshot`` are true.
         """
+        self._write_path.require_own_loop()
         options = {
             "causal_consistency": causal_consistency,
             "default_transaction_options": default_transaction_options,

@@ -11,7 +11,8 @@ from pymongo.write_concern import WriteConcern
 from aioretry._drivers.port import DocumentT
 from aioretry._drivers.pymongo_async import AsyncCollection, bound_session
 from aioretry._writes.context import WritePath
-from aioretry._writes.methods import WriteMethods, WritingCollection
+from aioretry._writes.methods import WriteMethods
+from aioretry._writes.reading import ReadingCollection, ReadMethods
 from aioretry.operation import BeginsOperations
 
 
@@ -23,10 +24,11 @@ def _coroutine(method: Callable[..., Awaitable[Any]]) -> Any:
     return call
 
 
-class AsyncRetryCollection(WritingCollection, BeginsOperations, AsyncCollection[DocumentT]):
+class AsyncRetryCollection(ReadingCollection, BeginsOperations, AsyncCollection[DocumentT]):
     """A collection of an :class:`AsyncRetryClient`.
 
-    Everything is PyMongo's, apart from the writes below, :meth:`coalesced` and :meth:`operation`.
+    Everything is PyMongo's, apart from the writes below, ``find_one``, the counts and ``distinct``,
+    which are retried alike, :meth:`coalesced` and :meth:`operation`.
     Those writes take PyMongo's arguments and give its results and exceptions, and are coroutine
     functions as PyMongo's are. They are retried as the retryable-writes specification says, once,
     or inside a :func:`~aioretry.deadline` as often as time allows; ``update_many`` and
@@ -52,6 +54,10 @@ class AsyncRetryCollection(WritingCollection, BeginsOperations, AsyncCollection[
         find_one_and_delete = _coroutine(WriteMethods.find_one_and_delete)
         find_one_and_replace = _coroutine(WriteMethods.find_one_and_replace)
         find_one_and_update = _coroutine(WriteMethods.find_one_and_update)
+        find_one = _coroutine(ReadMethods.find_one)
+        count_documents = _coroutine(ReadMethods.count_documents)
+        estimated_document_count = _coroutine(ReadMethods.estimated_document_count)
+        distinct = _coroutine(ReadMethods.distinct)
 
     def __init__(self, database: Any, name: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(database, name, *args, **kwargs)

@@ -1,23 +1,18 @@
 """A session of PyMongo's asynchronous client whose transactions are retried as specified."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import anyio
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from aioretry import deadlines
 from aioretry._drivers import pymongo_async
 from aioretry._drivers.pymongo_async import AsyncClientSession
-from aioretry._writes.context import WritePath
-from aioretry._writes.transactions import (
-    ABORT_TIMEOUT,
-    TransactionalSession,
-    commit_again_before,
-    transact,
-)
+from aioretry._writes.aborts import abort, patience
+from aioretry._writes.context import TransactionalSession, WritePath
+from aioretry._writes.transactions import commit_in_time, transact
 from aioretry.deadlines import nearest
 
 T = TypeVar("T")
@@ -42,6 +37,7 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
         write_concern: WriteConcern | None = None,
         read_preference: Any = None,
         max_commit_time_ms: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
     ) -> T:
         """Run a callback in a transaction and commit it, both as often as needed.
 
@@ -56,6 +52,8 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
             read_preference: The transaction's read preference; None takes the session's default.
             max_commit_time_ms: How long a commit may take on the server, in milliseconds; ignored
                 under a deadline that ever comes.
+            timeout: How long all of this may take, in seconds; a surrounding deadline that is
+                nearer counts. None sets no limit of its own.
 
         Returns:
             What the callback returned the last time.
@@ -67,7 +65,7 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
             Exception: Whatever the callback or the commit raised and is not retried.
         """
         options = read_concern, write_concern, read_preference, max_commit_time_ms
-        return await transact(self, callback, options, session_per_run=False)
+        return await transact(self, callback, options, timeout, session_per_run=False)
 
     async def start_transaction(
         self,
@@ -78,43 +76,49 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
     ) -> AbstractAsyncContextManager[Any]:
         """Start a transaction, which a block commits or aborts; as PyMongo's."""
         self._calls.runs_of(self).require()
-        return await super().start_transaction(
+        started = await super().start_transaction(
             read_concern, write_concern, read_preference, max_commit_time_ms
         )
+        self._commit = None
+        return started
 
     async def commit_transaction(self) -> None:
         """Commit the transaction.
 
-        PyMongo repeats it once after an error that it can be repeated after. Under a deadline it is
-        repeated after such errors until time is over, with a growing pause. If time is over before
-        the first commit is sent, the transaction is aborted.
+        It is repeated once after an error that it can be repeated after, with ``w: majority``;
+        under a deadline until time is over. If time is over before the first commit is sent, the
+        transaction is aborted. If the call is cancelled before that, the same, and the session
+        gets a new ``session_id``; if later, nothing more is sent, and the transaction may be
+        committed or not.
 
         Raises:
             DeadlineExceeded: The transaction was aborted instead.
             PyMongoError: As PyMongo's.
         """
-        self._calls.runs_of(self).require()
-        limit = nearest()
-        if limit is None:
-            await super().commit_transaction()
-        else:
-            await commit_again_before(self, limit)
+        self._require_may_end()
+        await commit_in_time(self)
 
     async def abort_transaction(self) -> None:
-        """Abort the transaction; under a deadline, it has 5 seconds of its own for that."""
-        self._calls.runs_of(self).require()
-        with self._own_time():
-            await super().abort_transaction()
+        """Abort the transaction.
+
+        If the call is cancelled, or takes 0.1 seconds more than a deadline, the abort goes on by
+        itself, and the session gets a new ``session_id``.
+        """
+        self._require_may_end()
+        await abort(self, patience(nearest()))
+
+    def bind(self, end_session: bool = True) -> Any:
+        """Make it the session of what is called in a block; as PyMongo's.
+
+        Args:
+            end_session: Whether to end it with the block. The session of a
+                :func:`~aioretry.transaction` is not: it has to be committed after that.
+        """
+        return super().bind(end_session and not self._is_lent)
 
     async def end_session(self) -> None:
         """End the session, and abort what is in progress, as :meth:`abort_transaction` does."""
-        with self._own_time():
-            await super().end_session()
-
-    def _own_time(self) -> AbstractContextManager[object]:
-        # What a deadline that is over keeps from being aborted bars others for a minute.
-        limit = nearest()
-        return nullcontext() if limit is None else deadlines.fresh_timeout(ABORT_TIMEOUT)
+        await super().end_session()
 
     async def __aexit__(self, *exc_info: object) -> None:
         with anyio.CancelScope(shield=self.in_transaction):

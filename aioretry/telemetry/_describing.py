@@ -33,6 +33,7 @@ _COMMANDS: Final = {
     "find_one_and_replace": "findAndModify",
     "find_one_and_update": "findAndModify",
     "bulk_write": "bulkWrite",
+    "commit_transaction": "commitTransaction",
 }
 
 

@@ -1,7 +1,7 @@
-"""Throughput of insert_many and bulk_write, beside Motor.
+"""Throughput of insert_many and bulk_write, beside Motor or PyMongo's AsyncMongoClient.
 
-Both clients take turns on one replica set. What counts is the ratio of each round, between two runs
-that were next to each other in it.
+Both clients take turns on one replica set: aioretry's, and the plain one that it is made of. What
+counts is the ratio of each round, between two runs that were next to each other in it.
 """
 
 import argparse
@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import DeleteOne, InsertOne, UpdateOne
 from rich.console import Console
 from rich.table import Table
 
-from aioretry import RetryClient
 from aioretry.testing import ReplicaSet
 from tests.benchmarks.figures import Spread, ratios
+from tests.benchmarks.throughput.clients import MAKERS, MOTOR, PYMONGO, TITLES
+from tests.clients import OURS, close
 
 Send = Callable[[object, list], Awaitable[object]]
 
@@ -66,9 +66,11 @@ async def measure(collection: object, case: str, options: argparse.Namespace) ->
 
 async def compare(uri: str, options: argparse.Namespace) -> Table:
     """Run all rounds."""
-    table = Table("operation", "Motor /s", "aioretry /s", "aioretry by Motor (middle half)")
-    async with RetryClient(uri, w=1) as ours:
-        clients = [AsyncIOMotorClient(uri, w=1), ours]
+    peer = {"motor": MOTOR, "asyncio": PYMONGO}[options.client]
+    title = TITLES[peer]
+    table = Table("operation", f"{title} /s", "aioretry /s", f"aioretry by {title} (middle half)")
+    clients = [MAKERS[peer](uri, w=1), OURS[options.client](uri, w=1)]
+    try:
         for case in CASES:
             collections = [client.benchmarks[f"bulk{n}"] for n, client in enumerate(clients)]
             rounds: list[list[float]] = []
@@ -79,14 +81,16 @@ async def compare(uri: str, options: argparse.Namespace) -> Table:
                 rounds.append(speeds)
             for collection in collections:
                 await collection.drop()
-            motors, own = zip(*rounds[1:], strict=True)  # the first one warms up
+            peers, own = zip(*rounds[1:], strict=True)  # the first one warms up
             table.add_row(
                 case,
-                f"{statistics.median(motors):.0f}",
+                f"{statistics.median(peers):.0f}",
                 f"{statistics.median(own):.0f}",
-                str(Spread.of(ratios(own, motors))),
+                str(Spread.of(ratios(own, peers))),
             )
-        clients[0].close()
+    finally:
+        for client in clients:
+            await close(client)
     return table
 
 
@@ -97,6 +101,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10, help="for each client and round")
     parser.add_argument("--size", type=int, default=1000, help="statements in a batch")
     parser.add_argument("--members", type=int, default=1)
+    parser.add_argument("--client", choices=OURS, default="motor", help="which of aioretry's")
     options = parser.parse_args(sys.argv[1:])
     with ReplicaSet(members=options.members) as replica_set:
         Console(width=100).print(asyncio.run(compare(replica_set.uri, options)))

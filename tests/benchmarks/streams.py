@@ -20,9 +20,10 @@ from pymongo.write_concern import WriteConcern
 from rich.console import Console
 from rich.table import Table
 
-from aioretry import RetryClient, RetryMotorCollection
+from aioretry._faces import Client, Collection, settled
 from aioretry.streams import NO_WATERMARKS, Aggregator, Change, ChangeStreamSource
 from aioretry.testing import ReplicaSet
+from tests.clients import OURS
 
 IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
 MAJORITY = WriteConcern(w="majority")
@@ -50,7 +51,7 @@ def by_tag(change: Change) -> Iterator[tuple[str, dict[str, int]]]:
             yield tag, {"count": sign}
 
 
-async def fill(documents: RetryMotorCollection, options: argparse.Namespace, rng: Random) -> None:
+async def fill(documents: Collection, options: argparse.Namespace, rng: Random) -> None:
     """Insert the documents."""
     for start in range(0, options.documents, _AT_ONCE):
         keys = range(start, min(start + _AT_ONCE, options.documents))
@@ -65,7 +66,7 @@ def tags(rng: Random, options: argparse.Namespace) -> list[str]:
 
 
 async def change(
-    documents: RetryMotorCollection, options: argparse.Namespace, rng: Random, touched: int
+    documents: Collection, options: argparse.Namespace, rng: Random, touched: int
 ) -> None:
     """Change documents: each loses one tag and gets another, or loses and gets several."""
     for start in range(0, options.updates, _AT_ONCE):
@@ -85,7 +86,7 @@ async def change(
         await documents.bulk_write(updates)
 
 
-async def compare(client: RetryClient, options: argparse.Namespace, say: Any) -> list[Cost]:
+async def compare(client: Client, options: argparse.Namespace, say: Any) -> list[Cost]:
     """Build, follow, count anew, and compare."""
     database = client.get_database("benchmarks", write_concern=MAJORITY)
     documents = await database.create_collection("animals", **IMAGES)
@@ -104,7 +105,8 @@ async def compare(client: RetryClient, options: argparse.Namespace, say: Any) ->
     costs.append(Cost("followed", part.changes, *moved))
     say("counting")
     started = time.perf_counter()
-    await documents.aggregate([*COUNT, {"$out": "fresh"}], allowDiskUse=True).to_list(None)
+    counting = documents.aggregate([*COUNT, {"$out": "fresh"}], allowDiskUse=True)
+    await (await settled(counting)).to_list(None)
     took = time.perf_counter() - started
     fresh = await database.fresh.find().sort("_id").to_list(None)
     costs.append(Cost("full count", options.documents, len(fresh), took))
@@ -113,7 +115,7 @@ async def compare(client: RetryClient, options: argparse.Namespace, say: Any) ->
     return costs
 
 
-async def moved_buckets(aggregator: Aggregator, target: RetryMotorCollection) -> tuple[int, float]:
+async def moved_buckets(aggregator: Aggregator, target: Collection) -> tuple[int, float]:
     """Follow to the end; return how many aggregates were written, and the seconds."""
     before = (await aggregator.client.admin.command("serverStatus"))["metrics"]["document"]
     started = time.perf_counter()
@@ -123,7 +125,7 @@ async def moved_buckets(aggregator: Aggregator, target: RetryMotorCollection) ->
     return sum(after[what] - before[what] for what in ("updated", "inserted", "deleted")), took
 
 
-async def speed(client: RetryClient, options: argparse.Namespace, say: Any) -> Table:
+async def speed(client: Client, options: argparse.Namespace, say: Any) -> Table:
     """Measure changes a second, by the number of tags that a change touches."""
     database = client.get_database("benchmarks", write_concern=MAJORITY)
     documents = await database.create_collection("animals", **IMAGES)
@@ -159,7 +161,10 @@ async def run(options: argparse.Namespace) -> Table:
     def say(text: str) -> None:
         sys.stderr.write(text + "\n")
 
-    async with ReplicaSet(members=options.members) as servers, RetryClient(servers.uri) as client:
+    async with (
+        ReplicaSet(members=options.members) as servers,
+        OURS[options.client](servers.uri) as client,
+    ):
         if options.speed:
             return await speed(client, options, say)
         return shown(await compare(client, options, say))
@@ -175,6 +180,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=10_000)
     parser.add_argument("--members", type=int, default=1)
     parser.add_argument("--seed", type=int, default=9)
+    parser.add_argument("--client", choices=OURS, default="motor", help="which of aioretry's")
     Console(width=100).print(asyncio.run(run(parser.parse_args())))
 
 

@@ -127,6 +127,11 @@ async def outcomes(page: Page) -> AsyncGenerator[str, None]:
     with page.faults.write_concern_error(64, "insert"):
         yield "isinstance(exc, WriteConcernError)"
     assert page.printed() == "applied on the primary, not yet by a majority\n"
+    accounts = page.client.bank.accounts
+    await accounts.insert_many([{"_id": "A", "money": 5}, {"_id": "B", "money": 0}])
+    page.give(client=page.client)
+    yield "transaction(client"
+    assert [0, 5] == [account["money"] async for account in accounts.find().sort("_id")]
 
 
 async def safe_to_repeat(page: Page) -> AsyncGenerator[str, None]:

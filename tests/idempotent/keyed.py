@@ -4,6 +4,7 @@ import json
 
 from pymongo.write_concern import WriteConcern
 
+from aioretry import deadline
 from aioretry.idempotent import Keys
 from tests.clients import chosen_client
 
@@ -33,6 +34,36 @@ async def order_once(uri, collection, key, durable):
     async with chosen_client()(uri) as client, Keys(SECRET, NAMESPACE) as keys:
         answers = await order(keyed_collection(client, collection), keys(key, durable=durable))
     print(json.dumps(answers))
+
+
+class SoldOutError(Exception):
+    """There is none left."""
+
+
+async def take_the_last(collection, keys):
+    """Take the last one of the stock, once; give the order's id."""
+
+    async def work(session):
+        enough, less = {"_id": "stock", "left": {"$gte": 1}}, {"$inc": {"left": -1}}
+        if not (await collection.update_one(enough, less, session=session)).modified_count:
+            raise SoldOutError
+        return {"id": (await collection.insert_one({"order": 1}, session=session)).inserted_id}
+
+    async with deadline(60):
+        answer = await keys.once(collection.name, work, database=collection.database)
+    return answer.value["id"]
+
+
+async def take_in_a_process(uri, collection):
+    """What a process does: take the last one."""
+    async with chosen_client()(uri) as client, Keys(SECRET, NAMESPACE) as keys:
+        await take_the_last(keyed_collection(client, collection), keys)
+
+
+def require_one_taken(stored, answer):
+    """The final state: none left, and one order, which the answer names."""
+    assert [answer] == [each["_id"] for each in stored.find({"order": 1})]
+    assert [{"_id": "stock", "left": 0}] == list(stored.find({"_id": "stock"}))
 
 
 def require_one_order(stored):

@@ -6,15 +6,18 @@ from aioretry.idempotent import Keys
 from tests.clients import chosen_client
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
+MARK = {"$set": {"by": "the dead"}}
+
 
 async def wait_in_work(uri: str, *, name: str, keys: list[str]) -> None:
-    """Do work for some keys that writes and never ends; print a line when all have written."""
+    """Do work for some keys that takes a document and never ends; tell when each has its one."""
     async with chosen_client()(uri) as client, Keys(SECRET, NAMESPACE) as made:
         collection = keyed_collection(client, name)
-        written = []
+        written, names = [], iter(keys)
 
         async def work(session):
-            written.append(await collection.insert_one({"by": "the dead"}, session=session))
+            taken = {"_id": next(names)}
+            written.append(await collection.update_one(taken, MARK, upsert=True, session=session))
             if len(written) == len(keys):
                 print("written", flush=True)
             await asyncio.Event().wait()

@@ -101,6 +101,18 @@ class TestReplays:
             assert first == await order(mine, key)
         require_one_order(stored)
 
+    async def test_late_after_a_commit_in_doubt(self, replica_set, seeded, key, client_class):
+        """A router's word that a commit came to nothing is none, also if the next run ends late."""
+        async with FakeMongoses(replica_set) as cluster, client_class(cluster.uri) as client:
+            mine = keyed_collection(client, seeded.name)
+            denial = cluster.faults.error(251, "commitTransaction", labels=TRANSIENT)
+            again = cluster.faults.hang("insert", times=None, where=lambda _: denial.fired)
+            async with denial, again:
+                with pytest.raises(PyMongoError) as caught:
+                    async with mine.operation(timeout=3, key=key) as op:
+                        await op.update_one({"_id": 0}, {"$inc": {"n": 1}})
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+
     async def test_the_collections_options(self, collection, key):
         """Documents come back as the collection's codec options say, also from the record."""
         decoders = TypeRegistry([Tens()])
@@ -246,7 +258,7 @@ class TestRetries:
                 [transaction] = [
                     task
                     for task in asyncio.all_tasks()
-                    if task.get_coro().__qualname__ == "DurableTransaction._run"
+                    if task.get_coro().__qualname__ == "transact"
                 ]
                 transaction.add_done_callback(lambda _: own.cancel())
 

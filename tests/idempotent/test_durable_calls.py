@@ -151,11 +151,7 @@ class TestErrorsThatAreSwallowed:
 class TestBlocksThatAreLeft:
     def transactions(self):
         """The tasks of durable keys."""
-        return [
-            task
-            for task in asyncio.all_tasks()
-            if task.get_coro().__qualname__ == "DurableTransaction._run"
-        ]
+        return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "transact"]
 
     async def leave(self, collection, key, fault, error=None):
         """Leave a block while a task's first write in it is held up; give that."""

@@ -6,7 +6,6 @@ import sys
 from asyncio.subprocess import PIPE
 
 import pytest
-from pymongo import MongoClient
 
 from aioretry.idempotent import Keys
 from tests.idempotent.keyed import (
@@ -50,22 +49,6 @@ async def test_every_lost_reply(replica_set, prepared, plain, durable, client_cl
         require_one_order(plain.aioretry_tests[name])
 
     assert await at_each_lost_reply(replica_set, run) >= 7
-
-
-@pytest.fixture
-def short_transactions(replica_set):
-    """The servers abort what a dead process has left open after a second, and not after sixty."""
-
-    def set_all(seconds):
-        for member in replica_set.members:
-            with MongoClient(member.address, directConnection=True) as client:
-                client.admin.command(
-                    {"setParameter": 1, "transactionLifetimeLimitSeconds": seconds}
-                )
-
-    set_all(1)
-    yield
-    set_all(60)
 
 
 @KINDS

@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aioretry import Deadline, DeadlineExceeded, Outcome, outcome_of
+from aioretry import Deadline, DeadlineExceeded
 from aioretry.idempotent import NoTurnError
-from aioretry.idempotent._keys_rate import Places, Rate
+from aioretry.idempotent._keys_rate import Rate
+from tests.idempotent.turning import ended, settled
 
 
 class Clock:
@@ -99,19 +100,6 @@ class Turns:
             await settled()
 
 
-async def settled():
-    """Wait until all that can go on has."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-async def ended(*tasks):
-    """Cancel tasks, and wait for their ends."""
-    for task in tasks:
-        task.cancel()
-    return await asyncio.gather(*tasks, return_exceptions=True)
-
-
 @pytest.fixture
 async def turns():
     """Turns, of which the first two are taken."""
@@ -185,28 +173,6 @@ async def test_a_deadline_while_it_waits(turns):
     await turns.pass_by(1)
     assert ["a"] == turns.granted
     await ended(first)
-
-
-async def test_places_in_rotation():
-    """So it is where calls are at work at once; a cancelled one neither takes nor keeps a place."""
-    places, order, goes_on = Places(1), [], asyncio.Event()
-
-    async def work(caller):
-        async with places.place(None, caller):
-            order.append(caller)
-            await goes_on.wait()
-
-    tasks = [asyncio.ensure_future(work(caller)) for caller in ["a", *"aaaa", "b", "a", "c"]]
-    await settled()
-    await ended(tasks[0], tasks[1])
-    goes_on.set()
-    await asyncio.gather(*tasks[2:])
-    assert ["a", *"bc", *"aaaa"] == order
-    async with places.place(Deadline.after(0.0)):
-        with pytest.raises(NoTurnError, match="too many calls were before") as caught:
-            async with places.place(Deadline.after(0.01)):
-                pass
-    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
 
 
 def test_two_event_loops():

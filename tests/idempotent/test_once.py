@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager
 
@@ -20,10 +21,13 @@ from pymongo.errors import (
 )
 
 from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
-from aioretry.idempotent import KeyInUseError, Keys, _once
+from aioretry._writes import transactions
+from aioretry.idempotent import IdempotencyConflict, KeyInUseError, Keys
+from aioretry.testing import FakeMongoses
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
 DUPLICATE_KEY = 11001  # an old code of it, for which fail points need no details
+WRITE_CONFLICT = 112
 OTHER_INDEX = 85
 DEAD = "dead"
 
@@ -80,6 +84,15 @@ async def scene(collection):
     return scene
 
 
+@pytest.fixture
+async def other(scene, replica_set, client_class):
+    """Another process's, as it were: they share nothing but the servers and the secret."""
+    async with client_class(replica_set.uri) as client:
+        other = Scene(keyed_collection(client, scene.collection.name))
+        assert (await other.once("warm")).replayed
+        yield other
+
+
 @asynccontextmanager
 async def process_in_work(uri, name, keys):
     """A process whose transactions for some keys are open; the block may kill it."""
@@ -111,6 +124,23 @@ async def kill_sessions(uri):
         sessions = [{"id": each["lsid"]["id"]} for each in found]
         plain.admin.command("killSessions", sessions)
     return len(sessions)
+
+
+@contextlib.contextmanager
+def no_replication(replica_set):
+    """Secondaries that are well, and copy nothing."""
+
+    def set_all(mode):
+        for member in replica_set.members:
+            with MongoClient(member.address, directConnection=True) as client:
+                if not client.is_primary:
+                    client.admin.command("configureFailPoint", "stopReplProducer", mode=mode)
+
+    set_all("alwaysOn")
+    try:
+        yield
+    finally:
+        set_all("off")
 
 
 def aborted(plain):
@@ -152,6 +182,99 @@ async def test_an_error_of_the_work(scene):
     assert Outcome.NOT_APPLIED is outcome_of(caught.value)
 
 
+class TestInVain:
+    """Work that is run once more, although another process has done it."""
+
+    async def sell(self, scene, runs=None):
+        """Sell the only one there is."""
+
+        async def work(session):
+            sold = {"_id": "the only one"}
+            if runs is not None:
+                runs.append(session)
+            if await scene.collection.find_one(sold, session=session):
+                raise LookupError("it is sold")
+            await scene.collection.insert_one(sold, session=session)
+            return {"sold": True}
+
+        return await scene.once("a", work)
+
+    async def test_that_fails_because_it_is_done(self, scene, other):
+        """The error is the other call's doing, and its answer is the answer."""
+        assert not (await self.sell(scene)).replayed
+        answer = await self.sell(other)
+        assert (answer.value, answer.replayed) == ({"sold": True}, True)
+
+    async def test_that_meets_its_own_duplicate(self, scene, other):
+        """So is an error of the database's, whether the work lets it out or not."""
+
+        async def insert(session):
+            await scene.collection.insert_one({"_id": "the only one"}, session=session)
+            return {"n": 1}
+
+        async def insert_or_not(session):
+            with contextlib.suppress(DuplicateKeyError):
+                await insert(session)
+            return {"n": 2}
+
+        await scene.once("a", insert)
+        for work in insert, insert_or_not:
+            answer = await other.once("a", work)
+            assert (answer.value, answer.replayed) == ({"n": 1}, True)
+
+    async def test_that_fails_by_itself(self, scene):
+        """Where no call has done it, the error is the work's."""
+        await scene.collection.insert_one({"_id": "the only one"})
+        with pytest.raises(LookupError) as caught:
+            await self.sell(scene)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+
+    async def test_for_another_payload(self, scene, other, stored):
+        """What the work raises for it is not told, nor is it told as a success."""
+        await scene.once("a")
+
+        async def work(session):
+            raise LookupError
+
+        for each in work, other.insert:
+            with pytest.raises(IdempotencyConflict) as caught:
+                await other.keys.once(
+                    f"{scene.collection.name}-a",
+                    each,
+                    database=other.collection.database,
+                    payload=b"other",
+                )
+            assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert stored.count_documents({}) == 1
+
+    async def test_when_nobody_knows_whether_it_is_done(self, scene, replica_set):
+        """Its error is not told while the record can't be looked for."""
+        await self.sell(scene)
+        async with replica_set.fail_command("find", error_code=9, mode={"skip": 1}):
+            with pytest.raises(OperationFailure) as caught:
+                await self.sell(scene)
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert caught.value.code == 9
+        assert (await self.sell(scene)).replayed
+
+    @pytest.mark.usefixtures("three_members")
+    async def test_before_a_majority_has_it(self, scene, other, replica_set):
+        """What no majority has is seen by the work, so its answer is waited for."""
+        runs = []
+        with no_replication(replica_set):
+            first = asyncio.create_task(self.sell(scene))
+            with anyio.fail_after(60):
+                while not await other.collection.find_one():
+                    await anyio.sleep(0.05)
+            second = asyncio.create_task(self.sell(other, runs))
+            with anyio.fail_after(60):
+                while not runs:
+                    await anyio.sleep(0.05)
+            done, _ = await asyncio.wait({second}, timeout=0.5)
+            assert not done
+        assert [False, True] == [(await call).replayed for call in (first, second)]
+
+
 class TestWaiting:
     async def test_hung_work_is_given_up(self, scene, stored):
         """Work that does not obey the deadline is cancelled; its key and its turn are free then."""
@@ -162,6 +285,19 @@ class TestWaiting:
         for key in "other", "hung":
             assert not (await scene.once(key)).replayed
         assert [each["by"] for each in stored.find()] == ["good"] * 2
+
+    async def test_cancelled_before_its_commit(self, scene):
+        """Work that does not mind may be done yet; what waits for its turn never is."""
+        hanging = Hanging(scene.collection)
+        at_work = asyncio.create_task(scene.once("a", hanging))
+        await hanging.entered.wait()
+        waiting = asyncio.create_task(scene.once("b"))
+        await asyncio.sleep(0)
+        for call, outcome in (waiting, Outcome.NOT_APPLIED), (at_work, Outcome.UNKNOWN):
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await call
+            assert outcome is outcome_of(caught.value)
 
     async def test_cancelled_in_its_commit(self, scene, replica_set, stored):
         """Nobody knows then, and the next call with the key does."""
@@ -185,17 +321,45 @@ class TestWaiting:
         assert outcome_of(wrapped) is Outcome.UNKNOWN
         assert (await scene.once("a")).replayed
 
+    async def test_late_after_a_commit_in_doubt(self, scene, replica_set, client_class):
+        """A router's word that a commit came to nothing is none, also when time is over later."""
+        async with FakeMongoses(replica_set) as cluster, client_class(cluster.uri) as client:
+            other, hanging = Scene(keyed_collection(client, scene.collection.name)), []
+
+            async def work(session):
+                await other.insert(session)
+                if hanging:
+                    await asyncio.Event().wait()
+                hanging.append(session)
+                return {}
+
+            labels = ["TransientTransactionError"]
+            async with cluster.faults.error(251, "commitTransaction", labels=labels):
+                with pytest.raises(DeadlineExceeded) as caught:
+                    await other.once("a", work, timeout=3)
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+
     async def test_after_a_killed_process(self, scene, replica_set, plain, stored):
-        """What a dead process had begun keeps its own keys waiting, and no others."""
+        """What a dead process had begun keeps those waiting that want the same, and no others."""
         name = scene.collection.name
         dead = ["a", "b", "c"]
         full = [f"{name}-{key}" for key in dead]
+
+        def take(key):
+            async def work(session):
+                taken = {"_id": f"{name}-{key}"}
+                good = {"$set": {"by": "good"}}
+                await scene.collection.update_one(taken, good, upsert=True, session=session)
+                return {}
+
+            return scene.once(key, work)
+
         async with process_in_work(replica_set.uri, name, full) as process:
             try:
                 process.kill()
                 await process.wait()
                 before = aborted(plain)
-                repeated = [asyncio.create_task(scene.once(key)) for key in dead]
+                repeated = [asyncio.create_task(take(key)) for key in dead]
                 with anyio.fail_after(60):
                     while aborted(plain) < before + len(dead):  # they are being refused
                         await anyio.sleep(0.05)
@@ -209,25 +373,99 @@ class TestWaiting:
         assert [answer.replayed for answer in answers] == [False] * 3
         assert [each["by"] for each in stored.find()] == ["good"] * 13
 
-    async def test_without_a_deadline(self, scene, replica_set, monkeypatch, client_class):
-        """A key that another process has is not waited for without end."""
+    async def test_for_one_document(self, scene, plain, stored):
+        """Calls that all want one document get it one after the other, and few begin in vain."""
+        calls, counter = 40, {"_id": "counter"}
+        scene.keys = Keys(SECRET, NAMESPACE)
+        await scene.collection.insert_one({**counter, "n": 0})
+
+        async def count(session):
+            await scene.collection.update_one(counter, {"$inc": {"n": 1}}, session=session)
+            return {}
+
+        before = aborted(plain)
+        await asyncio.gather(*(scene.once(key, count) for key in range(calls)))
+        assert {**counter, "n": calls} == stored.find_one(counter)
+        assert aborted(plain) - before <= 2 * calls
+
+    async def test_while_another_process_commits(self, scene, replica_set, monkeypatch, other):
+        """It is waited for, but not without end; what it has done is the answer then."""
+        async with replica_set.faults.hang("commitTransaction") as committing:
+            first = asyncio.create_task(scene.once("a"))
+            await committing.wait_until_fired()
+            with pytest.raises(KeyInUseError) as caught:
+                await other.once("a", timeout=1)
+            assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+            monkeypatch.setattr(transactions, "RETRY_LIMIT", 0.5)
+            with pytest.raises(KeyInUseError):
+                await other.once("a", timeout=None)
+        assert not (await first).replayed
+        assert (await other.once("a")).replayed
+
+    async def test_late_in_its_commit_after_it_waited(self, scene, replica_set):
+        """It has met another call's record, which is gone; nobody knows of its own commit."""
+        conflict = {"error_code": WRITE_CONFLICT, "error_labels": ["TransientTransactionError"]}
+        faults = replica_set.faults.hang("commitTransaction", applied=True)
+        async with replica_set.fail_command("update", **conflict), faults:
+            with pytest.raises(DeadlineExceeded) as caught:
+                await scene.once("a", timeout=2)
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+        assert (await scene.once("a")).replayed
+
+    async def test_in_two_processes(self, scene, other, stored):
+        """Both do the work, one commits it, and the other gets its answer."""
         hanging = Hanging(scene.collection)
         first = asyncio.create_task(scene.once("a", hanging))
         await hanging.entered.wait()
-        monkeypatch.setattr(_once, "_PATIENCE", 0.5)
-        async with client_class(replica_set.uri) as client:
-            other = Scene(keyed_collection(client, scene.collection.name))
-            with pytest.raises(KeyInUseError):
-                await other.once("a", timeout=None)
-            hanging.opened.set()
-            await first
-            assert (await other.once("a")).replayed
+        assert not (await other.once("a")).replayed
+        hanging.opened.set()
+        answer = await first
+        assert (answer.value, answer.replayed) == ({"n": 1}, True)
+        assert [each["by"] for each in stored.find()] == ["good"]
+
+    async def test_in_one_process(self, scene, stored):
+        """One does the work, and the others wait for its answer."""
+        hanging = Hanging(scene.collection)
+        first = asyncio.create_task(scene.once("a", hanging))
+        await hanging.entered.wait()
+        others = [asyncio.create_task(scene.once("a")) for _ in range(5)]
+        with pytest.raises(KeyInUseError):
+            await scene.once("a", timeout=0.2)
+        hanging.opened.set()
+        answers = [await call for call in (first, *others)]
+        assert [answer.replayed for answer in answers] == [False] + [True] * 5
+        assert [each["by"] for each in stored.find()] == ["hanging"]
 
     async def test_record_that_is_not_there(self, scene, replica_set, stored):
         """Where the record that was in the way is gone, the work is done."""
-        async with replica_set.fail_command("insert", error_code=DUPLICATE_KEY):
+        async with replica_set.fail_command("update", error_code=DUPLICATE_KEY):
             assert not (await scene.once("a")).replayed
         assert stored.count_documents({}) == 1
+
+    async def test_record_that_is_gone_when_the_work_fails(self, scene, replica_set):
+        """What the work raises after a record was in the way is told."""
+        runs = []
+
+        async def work(session):
+            await scene.insert(session)
+            runs.append(session)
+            if len(runs) == 2:
+                raise LookupError
+            return {}
+
+        async with replica_set.fail_command("update", error_code=DUPLICATE_KEY):
+            with anyio.fail_after(20), pytest.raises(LookupError):
+                await scene.once("a", work)
+        assert len(runs) == 2
+
+    async def test_record_that_is_never_there(self, scene, replica_set, stored):
+        """What goes on being in the way, as an index of the user's, is told."""
+        always = replica_set.fail_command("update", error_code=DUPLICATE_KEY, mode="alwaysOn")
+        async with always:
+            with pytest.raises(DuplicateKeyError) as caught:
+                await scene.once("a")
+        assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        assert stored.count_documents({}) == 0
 
     async def test_clients_of_the_same_servers(self, scene, replica_set, client_class):
         """One client's calls don't take another one's turn, though the two are equal."""
@@ -300,33 +538,30 @@ class TestWork:
         assert stored.count_documents({}) == 0
         assert not (await scene.once("a")).replayed
 
-    async def test_that_commits_by_itself(self, scene, stored):
-        """It is refused; its key, of which no answer was stored, says so, and goes in the end."""
+    @pytest.mark.parametrize("way", ["commit_transaction", "abort_transaction"])
+    async def test_that_ends_its_transaction(self, scene, stored, way):
+        """It is refused before anything is sent: what is committed has its answer with it."""
 
         async def work(session):
             await scene.insert(session)
-            await session.commit_transaction()
+            await getattr(session, way)()
             return {}
 
-        with pytest.raises(InvalidOperation, match="committed or aborted its transaction") as done:
+        with pytest.raises(InvalidOperation, match="leave its transaction open") as caught:
             await scene.once("a", work)
-        assert Outcome.UNKNOWN is outcome_of(done.value)
-        assert stored.count_documents({}) == 1
-        with pytest.raises(InvalidOperation, match="stored no answer") as caught:
-            await scene.once("a")
         assert Outcome.NOT_APPLIED is outcome_of(caught.value)
-        answers = scene.collection.database["aioretry.answers"]
-        assert not [one async for one in answers.find({"at": {"$exists": False}})]
+        assert stored.count_documents({}) == 0
+        assert not (await scene.once("a")).replayed
 
-    async def test_that_aborts_by_itself(self, scene, stored):
+    async def test_that_ends_its_session(self, scene, stored):
         """It has no answer that could be given again."""
 
         async def work(session):
             await scene.insert(session)
-            await session.abort_transaction()
+            await session.end_session()
             return {"done": True}
 
-        with pytest.raises(InvalidOperation, match="committed or aborted its transaction"):
+        with pytest.raises(InvalidOperation, match="leave its transaction open"):
             await scene.once("a", work)
         assert stored.count_documents({}) == 0
         assert not (await scene.once("a")).replayed
@@ -354,8 +589,10 @@ class TestWork:
             await scene.insert(session)
             return {"n": 1}
 
+        began = time.monotonic()
         with pytest.raises(DeadlineExceeded) as caught:
             await scene.once("a", work, timeout=0.5)
+        assert time.monotonic() - began < 1.25  # that of its caller, who waits 0.2 s for it
         assert Outcome.UNKNOWN is outcome_of(caught.value)
         goes_on.set()
 

@@ -15,14 +15,20 @@ from tests.clients import for_both
 FOR_BOTH = {
     "test_breaks",
     "test_cancelling",
+    "test_commit_outcomes",
     "test_connection_options",
     "test_deposed",
     "test_private_names",
+    "test_resolved_anew",
     "test_retries",
+    "test_reads",
     "test_sessions",
+    "test_silent",
+    "test_statements",
     "test_tls",
     "test_transaction_ends",
     "test_transaction_runs",
+    "test_what_is_needed_for_it_fails",
 }
 
 

@@ -7,10 +7,23 @@ import threading
 import pymongo
 from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 from bson.int64 import Int64
-from pymongo import ReturnDocument
+from pymongo import ReturnDocument, monitoring
 
 PYMONGO = tuple(int(part) for part in pymongo.version.split(".")[:2])
 TENANT = contextvars.ContextVar("TENANT")
+
+
+class Silent(monitoring.CommandListener, monitoring.ConnectionPoolListener):
+    """A listener that does nothing; threads make the attempts, as those of pools may block."""
+
+    def started(self, event):
+        pass
+
+    succeeded = failed = started
+    pool_created = pool_ready = pool_cleared = pool_closed = started
+    connection_created = connection_ready = connection_closed = started
+    connection_check_out_started = connection_check_out_failed = started
+    connection_checked_out = connection_checked_in = started
 
 
 class Noting(TypeDecoder):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import logging
 
@@ -253,6 +254,100 @@ class TestBoundSessions:
             async with other.start_session() as session, session.bind(end_session=False):
                 with pytest.raises(InvalidOperation, match="bound session"):
                     await things.insert_one({})
+
+
+async def in_a_block(session, insert):
+    """PyMongo's block, which is cancelled inside."""
+    async with await session.start_transaction():
+        await insert()
+        await anyio.sleep_forever()
+
+
+async def in_a_session(session, insert):
+    """The session's own end."""
+    await session.start_transaction()
+    await insert()
+    await anyio.sleep_forever()
+
+
+async def in_a_call(session, insert, end):
+    """A call that is cancelled in its first step."""
+    await session.start_transaction()
+    await insert()
+    asyncio.current_task().cancel()
+    await getattr(session, end)()
+
+
+ENDED = {
+    "block": in_a_block,
+    "session": in_a_session,
+    "abort": functools.partial(in_a_call, end="abort_transaction"),
+    "commit": functools.partial(in_a_call, end="commit_transaction"),
+}
+
+
+class TestCancelledTransactions:
+    @pytest.mark.parametrize("how", ENDED)
+    @pytest.mark.parametrize("kind", ["anyio", "asyncio"])
+    async def test_leave_no_lock(self, kind, how, client, collection, open_transactions):
+        """Whoever cancels them once more, or again and again, as anyio does."""
+        things, inserted = client[collection.database.name][collection.name], asyncio.Event()
+        await things.insert_one({})
+
+        async def work():
+            async with client.start_session() as session:
+
+                async def insert():
+                    await things.insert_one({}, session=session)
+                    inserted.set()
+
+                await ENDED[how](session, insert)
+
+        async def scoped():
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                await work()
+
+        scopes = []
+        task = asyncio.create_task(scoped() if kind == "anyio" else work())
+        await inserted.wait()
+        if kind == "anyio":
+            scopes[0].cancel()
+        else:
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()
+        await asyncio.wait({task})
+        async with asyncio.timeout(10.0):
+            while await asyncio.to_thread(open_transactions):
+                await asyncio.sleep(0.01)
+
+    async def test_the_abort_has_no_part_in_the_next(self, replica_set, client, collection, stored):
+        """It goes on when its call is cancelled, and ends nothing else of the session."""
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({"_id": 1})
+
+        async def failing(session):
+            await things.insert_one({"_id": 2}, session=session)
+            raise LookupError
+
+        async def work(session):
+            await things.insert_one({"_id": 3}, session=session)
+            hang.disarm()
+            while aborting in client._write_path.aborting:
+                await asyncio.sleep(0.01)
+            await things.insert_one({"_id": 4}, session=session)
+            assert session.in_transaction
+
+        async with client.start_session() as session:
+            async with replica_set.faults.hang("abortTransaction") as hang:
+                task = asyncio.create_task(session.with_transaction(failing))
+                await hang.wait_until_fired()
+                task.cancel()
+                await asyncio.wait({task})
+                [aborting] = client._write_path.aborting
+                await session.with_transaction(work)
+        assert [1, 3, 4] == [document["_id"] for document in stored.find().sort("_id")]
 
 
 class TestTransactions:

@@ -7,7 +7,8 @@ import re
 import pymongo
 import pytest
 
-from aioretry import DeadlineExceeded, RetryClient, attempts_of, deadline
+from aioretry import DeadlineExceeded, attempts_of, deadline
+from aioretry._faces import settled
 from aioretry._retry import losses
 from tests.integration.looping import all_given_back, pools
 from tests.integration.relaying import Relay
@@ -41,9 +42,9 @@ def update(things, number):
 
 class TestIdleConnections:
     @both_ways
-    async def test_that_broke_with_another_one(self, replica_set, relay, listeners):
+    async def test_that_broke_with_another_one(self, replica_set, relay, listeners, client_class):
         """Half of the connections are gone at once: no write finds one after the other."""
-        async with RetryClient(
+        async with client_class(
             f"mongodb://{relay.address}/?directConnection=true", event_listeners=listeners
         ) as client:
             things = client.aioretry_tests.breaks
@@ -59,9 +60,9 @@ class TestIdleConnections:
             await all_given_back(client)
 
     @both_ways
-    async def test_that_are_well_are_kept(self, replica_set, relay, listeners):
+    async def test_that_are_well_are_kept(self, replica_set, relay, listeners, client_class):
         """The others are asked, and none is closed or opened for it."""
-        async with RetryClient(
+        async with client_class(
             f"mongodb://{relay.address}/?directConnection=true", event_listeners=listeners
         ) as client:
             things = client.aioretry_tests.breaks
@@ -130,13 +131,13 @@ class TestNobodyListens:
     @pytest.mark.skipif(
         pymongo.version_tuple < (4, 18), reason="PyMongo 4.17 does not take it for overload itself"
     )
-    async def test_it_is_not_taken_for_overload(self, relay):
+    async def test_it_is_not_taken_for_overload(self, relay, client_class):
         """A server that is known and refuses connections is tried as long as there is time."""
         told = []
-        async with RetryClient(
+        async with client_class(
             f"mongodb://{relay.address}/?directConnection=true", hooks=[told.append]
         ) as client:
-            topology = client.delegate._get_topology()
+            topology = await settled(client.delegate._get_topology())
             async with asyncio.timeout(60):
                 while not topology.description.has_writable_server():
                     await asyncio.sleep(0.005)
@@ -154,11 +155,11 @@ class TestNobodyListens:
 
 class TestLog:
     async def test_one_line_for_the_loss_of_a_server(
-        self, replica_set, collection, caplog, monkeypatch
+        self, replica_set, collection, caplog, monkeypatch, client_class
     ):
         """However many writes meet it, it is told of once, with their number."""
         monkeypatch.setattr(losses, "_GATHER_FOR", 3600)  # until the client is closed
-        async with RetryClient(replica_set.uri) as client:
+        async with client_class(replica_set.uri) as client:
             things = client[collection.database.name][collection.name]
             await update(things, 0)
             met = set()
@@ -173,7 +174,7 @@ class TestLog:
             async with fault, deadline(60):
                 await asyncio.gather(*(update(things, number) for number in range(20)))
         (line,) = [r.getMessage() for r in caplog.records if r.name == "aioretry"]
-        assert line.startswith("retrying 20 writes after failures on 127.0.0.1:")
+        assert line.startswith("retrying 20 operations after failures on 127.0.0.1:")
         told = re.search(r"\(AutoReconnect: (\d+)\), first update_one on (\S+)$", line)
         assert 20 <= int(told[1]) < 40  # a machine that is busy may cost a retry its connection
         assert things.full_name == told[2]

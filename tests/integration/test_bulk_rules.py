@@ -774,7 +774,7 @@ class TestTime:
             second = await server.expect()
             waiting = db.other.insert_one({})
             last(await server.expect())
-            while "waiting=1" not in repr(client._write_path.coordinator().waits._selection):
+            while "waiting=1" not in repr(client._write_path.coordinator().waits):
                 await asyncio.sleep(0.005)
             success(second)
             with pytest.raises(TooManyWaiting, match="nothing of the command that was") as caught:

@@ -320,27 +320,29 @@ import asyncio, contextlib, sys, time
 from pymongo.errors import InvalidOperation
 from aioretry import RetryClient, deadline
 
-way, uri, name = sys.argv[1:]
+way, what, uri, name = sys.argv[1:]
 
-async def write(things, seconds):
+async def call(things, seconds):
     with contextlib.suppress(InvalidOperation):  # the client was closed
         async with deadline(seconds):
-            await things.insert_one({})
+            await (things.insert_one({}) if what == "insert" else things.find_one())
 
 async def main():
     async with RetryClient(uri, max_concurrent_attempts=4) as client:
         things = client.aioretry_tests[name]
         async with asyncio.timeout(60):
             await things.find_one_and_update({}, {"$inc": {"n": 1}}, upsert=True)
-            writes = [asyncio.create_task(write(things, n % 2 * 60 or None)) for n in range(20)]
-            pending = client._write_path.coordinator().pending
-            while 4 != sum(one._call.token.is_sending for one in pending._under_way):
+            calls = [asyncio.create_task(call(things, n % 2 * 60 or None)) for n in range(20)]
+            coordinator, sent = client._write_path.coordinator(), 0
+            while sent != 4:
                 await asyncio.sleep(0.001)
+                places = [coordinator.pending, *coordinator.reading.values()]
+                sent = sum(one._call.token.is_sending for all in places for one in all._under_way)
         if way == "cancelled":
-            for task in writes:
+            for task in calls:
                 task.cancel()
         elif way == "gathered":
-            await asyncio.wait_for(asyncio.gather(*writes), 1)
+            await asyncio.wait_for(asyncio.gather(*calls), 1)
 
 started = time.monotonic()
 try:
@@ -351,10 +353,11 @@ assert time.monotonic() - started < 30
 """
 
 
+@pytest.mark.parametrize("what", ["insert", "find"])
 @pytest.mark.parametrize("way", ["cancelled", "gathered", "left to asyncio.run"])
-async def test_the_loop_ends_at_once(replica_set, collection, run_script, way):
-    """With writes in the air and in the queue, a program ends at once and without a warning."""
+async def test_the_loop_ends_at_once(replica_set, collection, run_script, way, what):
+    """With calls in the air and in the queue, a program ends at once and without a warning."""
     async with replica_set.faults.hang(
-        "insert", namespace=collection.full_name, times=None, must_fire=False
+        what, namespace=collection.full_name, times=None, must_fire=False
     ):
-        await asyncio.to_thread(run_script, SCRIPT, way, replica_set.uri, collection.name)
+        await asyncio.to_thread(run_script, SCRIPT, way, what, replica_set.uri, collection.name)

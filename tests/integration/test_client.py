@@ -165,7 +165,10 @@ class TestArguments:
                 pass
 
         async with RetryClient(
-            replica_set.uri, event_listeners=[Listener()], max_concurrent_attempts=1
+            replica_set.uri,
+            event_listeners=[Listener()],
+            listeners_may_block=True,
+            max_concurrent_attempts=1,
         ) as client:
             for _ in range(3):
                 with pytest.raises(RuntimeError, match="SystemExit"):

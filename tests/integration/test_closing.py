@@ -65,7 +65,8 @@ async def test_while_writes_wait_for_a_server(closing, seconds):
     async with closing(client):
         async with deadline(seconds):
             writes = [client.db.things.insert_one({}) for _ in range(WRITES)]
-        while f"waiting={WRITES}" not in repr(client._write_path.coordinator().waits._selection):
+        waits = client._write_path.coordinator().waits
+        while f"waiting={WRITES}" not in repr(waits._selections[""]):
             await asyncio.sleep(0)
     assert [Outcome.NOT_APPLIED] * WRITES == await outcomes_of(writes)
     await threads_end(client)

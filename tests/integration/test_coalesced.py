@@ -20,7 +20,6 @@ from pymongo.errors import (
 from aioretry import (
     DeadlineExceeded,
     Outcome,
-    RetryClient,
     attempts_of,
     deadline,
     outcome_of,
@@ -52,9 +51,9 @@ def inserts():
 
 
 @pytest.fixture
-async def client(replica_set, inserts):
+async def client(replica_set, inserts, client_class):
     """A client that tells what it sends."""
-    async with RetryClient(replica_set.uri, event_listeners=[inserts]) as client:
+    async with client_class(replica_set.uri, event_listeners=[inserts]) as client:
         yield client
 
 
@@ -390,9 +389,9 @@ class TestLeaving:
 
 
 class TestClosing:
-    async def test_ends_all(self, replica_set, collection):
+    async def test_ends_all(self, replica_set, collection, client_class):
         """Those under way and those that wait end with an error and the right outcome."""
-        async with RetryClient(replica_set.uri) as client:
+        async with client_class(replica_set.uri) as client:
             own = client[collection.database.name][collection.name].coalesced()
             held, first, (waiting,) = await flying(replica_set, own, 1)
         errors = await asyncio.gather(first, waiting, return_exceptions=True)

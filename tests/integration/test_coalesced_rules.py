@@ -18,7 +18,6 @@ from aioretry import (
     DeadlineExceeded,
     Outcome,
     ResolveError,
-    RetryClient,
     RetryScheduled,
     attempts_of,
     deadline,
@@ -190,10 +189,10 @@ class TestAlone:
 
 
 class TestRetries:
-    async def test_hooks_are_told_once(self, replica_set, collection):
+    async def test_hooks_are_told_once(self, replica_set, collection, client_class):
         """A retry of many inserts is one retry."""
         events = []
-        async with RetryClient(replica_set.uri, hooks=[events.append], w="majority") as client:
+        async with client_class(replica_set.uri, hooks=[events.append], w="majority") as client:
             view = client[collection.database.name][collection.name].coalesced()
             with replica_set.faults.drop_reply("insert"):
                 await asyncio.gather(*(view.insert_one({"_id": n}) for n in range(5)))
@@ -213,9 +212,9 @@ class TestRetries:
         ids = [(await resolve(error)).inserted_id for error in errors]
         assert sorted(ids) == sorted(stored.distinct("_id"))
 
-    async def test_without_transaction_ids(self, replica_set, collection, stored):
+    async def test_without_transaction_ids(self, replica_set, collection, stored, client_class):
         """They are sent once, and what is in doubt can't be resolved."""
-        async with RetryClient(replica_set.uri, retryWrites=False, w="majority") as client:
+        async with client_class(replica_set.uri, retryWrites=False, w="majority") as client:
             view = client[collection.database.name][collection.name].coalesced()
             with replica_set.faults.drop_reply("insert"):
                 writes = [view.insert_one({"_id": n}) for n in range(2)]
@@ -256,9 +255,9 @@ class TestRetries:
 
 
 class TestEnds:
-    async def test_of_the_client(self, replica_set):
+    async def test_of_the_client(self, replica_set, client_class):
         """What is inserted after it was closed fails, and nothing was sent."""
-        async with RetryClient(replica_set.uri) as client:
+        async with client_class(replica_set.uri) as client:
             view = client.aioretry_tests.things.coalesced()
             await client.admin.command("ping")
         errors = [await ending(write) for write in [view.insert_one({}), view.insert_one({})]]

@@ -6,7 +6,7 @@ import sys
 import pytest
 from pymongo.errors import OperationFailure
 
-from aioretry import Outcome, deadline, outcome_of
+from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
 from tests.integration.doubting import INCREMENT
 
 PASSWORD = "a p@ss"
@@ -66,6 +66,24 @@ async def test_compressing(compressor, client_class, replica_set, collection):
 async def compressed(client, compressor):
     status = await client.admin.command("serverStatus")
     return status["network"]["compression"][compressor]["decompressor"]["bytesIn"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not for Windows")
+def test_deadlines_on_uvloop(client_class):
+    """Its timers are early by up to a millisecond; who waits in vain is told of the deadline."""
+    import uvloop
+
+    async def insert(things, seconds):
+        async with deadline(seconds):
+            await things.insert_one({})
+
+    async def main():
+        async with client_class("mongodb://127.0.0.1:1") as client:
+            waits = (insert(client.db.things, 0.05 + n / 5000) for n in range(20))
+            return await asyncio.gather(*waits, return_exceptions=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert {DeadlineExceeded} == set(map(type, runner.run(main())))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="uvloop is not for Windows")

@@ -8,8 +8,8 @@ import pkgutil
 import pytest
 from pymongo.errors import ConfigurationError
 
-from aioretry import Outcome, RetryClient, deadline, outcome_of
-from tests.integration.looping import none_under_way
+from aioretry import Outcome, deadline, outcome_of
+from tests.integration.looping import Silent, none_under_way
 
 CALLER = contextvars.ContextVar("CALLER", default=None)
 INCREMENT = {"$inc": {"n": 1}}
@@ -41,12 +41,12 @@ def failing(loop, coro, **options):
 
 
 @pytest.fixture(params=["on the loop", "on a thread"])
-async def narrow(request, replica_set, collection, commands):
+async def narrow(request, replica_set, collection, commands, client_class):
     """The collection, of a client that makes one attempt at a time; so or so."""
     await collection.insert_one({"_id": 1, "n": 0})
-    listeners = [commands] if request.param == "on a thread" else []
-    async with RetryClient(
-        replica_set.uri, event_listeners=listeners, max_concurrent_attempts=1
+    listeners = [commands, Silent()] if request.param == "on a thread" else []
+    async with client_class(
+        replica_set.uri, event_listeners=listeners, max_concurrent_attempts=1, maxPoolSize=1
     ) as client:
         things = client[collection.database.name].get_collection(
             collection.name, write_concern=collection.write_concern
@@ -104,6 +104,7 @@ class TestTaskFactories:
         assert await is_free(narrow)
         assert 4 == stored.count_documents({})
 
+    @pytest.mark.motor  # without tasks, PyMongo's own asynchronous pool opens nothing
     async def test_that_fail(self, replica_set, narrow):
         """The write ends with what it raises, and says what is known; the slot is free."""
         async with replica_set.faults.drop_reply("update"):
@@ -160,9 +161,9 @@ class TestExceptions:
         unhandled.clear()
 
 
-async def test_a_look_that_raises(replica_set, collection, monkeypatch):
+async def test_a_look_that_raises(replica_set, collection, monkeypatch, client_class):
     """What has waited for a connection goes on, though nobody can look at the servers just then."""
-    async with RetryClient(replica_set.uri) as client:
+    async with client_class(replica_set.uri) as client:
         events = client[collection.database.name][collection.name]
         await events.insert_one({"_id": 1})
         attempts = client._driver._steps

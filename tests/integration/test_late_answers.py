@@ -6,7 +6,7 @@ import random
 
 import pytest
 from doubting import lost_increment
-from looping import none_under_way
+from looping import Silent, none_under_way
 from pymongo.errors import PyMongoError
 
 from aioretry import Outcome, RetryClient, outcome_of, resolve
@@ -33,9 +33,9 @@ async def own_set(server_version):
 
 
 @pytest.fixture
-async def counting(own_set):
+async def counting(own_set, client_class):
     """A collection there, of a client whose attempts the event loop makes."""
-    async with RetryClient(own_set.uri) as client:
+    async with client_class(own_set.uri) as client:
         collection = client.aioretry_tests.counting
         await collection.insert_many([{"_id": n, "n": 0} for n in range(100)])
         yield collection
@@ -140,9 +140,9 @@ class TestSessions:
         await fewer_sessions_at(own_set, kept - IN_DOUBT // 2)
         assert 1 == (await resolve(first, 60)).modified_count
 
-    async def test_of_a_client_that_is_closed(self, own_set, counting):
+    async def test_of_a_client_that_is_closed(self, own_set, counting, client_class):
         """Nobody can ask any more: they are ended with the others, whoever keeps the errors."""
-        async with RetryClient(own_set.uri) as client:
+        async with client_class(own_set.uri) as client:
             errors = await doubts(own_set, client[counting.database.name][counting.name])
             kept = await sessions_at(own_set)
         await fewer_sessions_at(own_set, kept - IN_DOUBT // 2)
@@ -171,11 +171,11 @@ class TestSessions:
 
     @pytest.mark.parametrize("is_watched", [False, True])
     async def test_of_an_abandoned_attempt_are_dirty(
-        self, is_watched, replica_set, collection, commands
+        self, is_watched, replica_set, collection, commands, client_class
     ):
         """Whoever makes it, its session is not used again for anybody else."""
-        listeners = [commands] if is_watched else []
-        async with RetryClient(replica_set.uri, event_listeners=listeners) as client:
+        listeners = [commands, Silent()] if is_watched else []
+        async with client_class(replica_set.uri, event_listeners=listeners) as client:
             things = client[collection.database.name][collection.name]
             await things.insert_one({"_id": 1, "n": 0})
             async with replica_set.faults.hang("update") as held:

@@ -10,7 +10,6 @@ from bson import Timestamp
 from bson.binary import Binary
 from bson.codec_options import CodecOptions
 from motor.motor_asyncio import AsyncIOMotorClientEncryption
-from pymongo import monitoring
 from pymongo.encryption import Algorithm
 from pymongo.encryption_options import AutoEncryptionOpts
 from pymongo.errors import DocumentTooLarge, InvalidOperation
@@ -22,6 +21,7 @@ from aioretry.testing import ScriptedServer
 from tests.integration.looping import (
     TENANT,
     Noting,
+    Silent,
     all_given_back,
     held,
     increment,
@@ -32,19 +32,6 @@ from tests.integration.looping import (
 )
 
 DETERMINISTIC = Algorithm.AEAD_AES_256_CBC_HMAC_SHA_512_Deterministic
-
-
-class Silent(monitoring.CommandListener, monitoring.ConnectionPoolListener):
-    """A listener that does nothing."""
-
-    def started(self, event):
-        pass
-
-    succeeded = failed = started
-    pool_created = pool_ready = pool_cleared = pool_closed = started
-    connection_created = connection_ready = connection_closed = started
-    connection_check_out_started = connection_check_out_failed = started
-    connection_checked_out = connection_checked_in = started
 
 
 def all_servers(servers):

@@ -24,6 +24,7 @@ from aioretry._drivers.threads import Job
 from aioretry.testing import ScriptedServer
 from aioretry.testing._wire import reply_of
 from tests.integration.looping import (
+    Silent,
     all_given_back,
     increment,
     none_under_way,
@@ -31,19 +32,6 @@ from tests.integration.looping import (
     seed,
     under_way,
 )
-
-
-class SilentCommands(monitoring.CommandListener):
-    """A listener, so that threads make the attempts."""
-
-    def started(self, event):
-        pass
-
-    def succeeded(self, event):
-        pass
-
-    def failed(self, event):
-        pass
 
 
 class Descriptions(monitoring.ServerListener):
@@ -63,7 +51,7 @@ class Descriptions(monitoring.ServerListener):
             self.lost.add(event.server_address)
 
 
-both_ways = pytest.mark.parametrize("listeners", [[], [SilentCommands()]], ids=["loop", "thread"])
+both_ways = pytest.mark.parametrize("listeners", [[], [Silent()]], ids=["loop", "thread"])
 
 
 class Script:

@@ -6,28 +6,19 @@ import threading
 
 import anyio
 import pytest
-from pymongo.monitoring import CommandListener
 
 from aioretry import Outcome, RetryClient, deadline, outcome_of, thread_counts
 from aioretry.testing import FakeMongoses, ReplicaSet, ScriptedServer
+from tests.integration.looping import Silent
 
 INCREMENT = {"$inc": {"n": 1}}
 THREADS = 32
 
 
-class Listener(CommandListener):
-    """Has every attempt made by a thread."""
-
-    def started(self, event):
-        pass
-
-    succeeded = failed = started
-
-
 @pytest.mark.parametrize("threads", [False, True], ids=["loop", "threads"])
 async def test_a_router_that_hangs_stalls_nobody(replica_set, threads):
     """Those that it does not answer wait for it; whoever comes after them is served at once."""
-    listeners = [Listener()] if threads else []
+    listeners = [Silent()] if threads else []
     async with (
         FakeMongoses(replica_set) as cluster,
         RetryClient(cluster.uri, w=1, event_listeners=listeners) as client,

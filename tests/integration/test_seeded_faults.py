@@ -11,7 +11,7 @@ from pymongo.errors import PyMongoError
 
 from aioretry import Outcome, RetryClient, deadline, outcome_of, partial_result_of, resolve
 from aioretry._retry.sessions import CommandNumber
-from tests.integration.looping import all_given_back
+from tests.integration.looping import Silent, all_given_back
 from tests.integration.test_landing import making_tasks, old_style
 from tests.lengths import in_full
 
@@ -158,7 +158,7 @@ async def test_what_is_told(seed, replica_set, collection, stored, commands):
 
     On the event loop and on threads, with tasks of the loop's own kind and of another.
     """
-    listeners = [commands] if seed % 2 else []
+    listeners = [commands, Silent()] if seed % 2 else []
     makes_tasks = making_tasks(old_style) if seed % 4 > 1 else contextlib.nullcontext()
     async with RetryClient(replica_set.uri, event_listeners=listeners) as client:
         things = client[collection.database.name].get_collection(

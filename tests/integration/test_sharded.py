@@ -7,7 +7,7 @@ import itertools
 import pytest
 from pymongo.errors import AutoReconnect, DuplicateKeyError
 
-from aioretry import RetryClient, attempts_of, deadline
+from aioretry import attempts_of, deadline
 from aioretry.testing import FakeMongoses, Ledger
 
 RETRYABLE = ["RetryableWriteError"]
@@ -20,8 +20,8 @@ async def cluster(replica_set):
 
 
 @pytest.fixture
-async def client(cluster):
-    async with RetryClient(cluster.uri, w="majority", journal=True) as client:
+async def client(cluster, client_class):
+    async with client_class(cluster.uri, w="majority", journal=True) as client:
         await known(client, *cluster.mongoses)
         yield client
 
@@ -29,7 +29,7 @@ async def client(cluster):
 async def known(client, *mongoses):
     """Wait until the driver knows that these routers, and no others, can be written to."""
     with contextlib.suppress(AutoReconnect):  # of one that was killed
-        client.delegate.admin.command("ping")  # it begins to look
+        await client.admin.command("ping")  # it begins to look
     addresses = set(map(address_of, mongoses))
     async with asyncio.timeout(20):
         while addresses != {
@@ -102,7 +102,9 @@ async def test_one_is_left(cluster, client, collection, stored):
     assert {"_id": 1, "n": 2} == stored.find_one()
 
 
-async def test_the_avoided_one_is_avoided_after_a_wait(cluster, collection, replica_set, stored):
+async def test_the_avoided_one_is_avoided_after_a_wait(
+    cluster, collection, replica_set, stored, client_class
+):
     """A mongos that failed is still avoided after a wait in which no server could be chosen."""
     bad, good = cluster.mongoses
     is_closed = False
@@ -120,7 +122,7 @@ async def test_the_avoided_one_is_avoided_after_a_wait(cluster, collection, repl
         nonlocal is_closed
         is_closed = True
 
-    async with RetryClient(
+    async with client_class(
         cluster.uri, server_selector=selector, hooks=[close_for_a_look]
     ) as client:
         await known(client, *cluster.mongoses)

@@ -14,7 +14,6 @@ from pymongo.write_concern import WriteConcern
 from aioretry import (
     DeadlineExceeded,
     Outcome,
-    RetryClient,
     attempts_of,
     deadline,
     outcome_of,
@@ -40,10 +39,10 @@ class Commands(monitoring.CommandListener):
 
 
 @pytest.fixture
-async def client(replica_set):
+async def client(replica_set, client_class):
     """A client that tells what it sends."""
     listener = Commands()
-    async with RetryClient(replica_set.uri, event_listeners=[listener]) as client:
+    async with client_class(replica_set.uri, event_listeners=[listener]) as client:
         client._sent = listener.sent
         yield client
 
@@ -108,18 +107,18 @@ class TestDeadlines:
             with pytest.raises(ExecutionTimeout):
                 await collection.insert_one({})
 
-    async def test_a_surrounding_pymongo_timeout_is_respected(self, headless):
+    async def test_a_surrounding_pymongo_timeout_is_respected(self, headless, client_class):
         """pymongo.timeout() around a write is a deadline like ours."""
-        async with RetryClient(headless.uri) as client:
+        async with client_class(headless.uri) as client:
             started = time.monotonic()
             with pymongo.timeout(0.4), pytest.raises(PyMongoError) as caught:
                 await client.db.things.insert_one({})
         assert caught.value.timeout
         assert 0.3 < time.monotonic() - started < 10
 
-    async def test_the_nearer_of_ours_and_pymongos_counts(self, headless):
+    async def test_the_nearer_of_ours_and_pymongos_counts(self, headless, client_class):
         """Nested with pymongo.timeout(), in either order, the nearer one ends the write."""
-        async with RetryClient(headless.uri) as client:
+        async with client_class(headless.uri) as client:
             for outer, inner in ((0.2, 60), (60, 0.2)):
                 with anyio.fail_after(30):
                     with pymongo.timeout(outer), deadline(inner):
@@ -213,18 +212,18 @@ class TestCancellation:
 
 
 class TestOutage:
-    async def test_closing_does_not_wait_for_a_server(self, replica_set):
+    async def test_closing_does_not_wait_for_a_server(self, replica_set, client_class):
         """A client closes at once when its servers are gone; PyMongo alone waits 30 seconds."""
-        async with RetryClient(replica_set.uri) as client:
+        async with client_class(replica_set.uri) as client:
             await client.aioretry_tests.closing.insert_one({})
             for member in replica_set.members:
                 await replica_set.kill(member)
             with anyio.fail_after(15):
                 await client.__aexit__(None, None, None)
 
-    async def test_waiting_costs_no_thread(self, headless, plain):
+    async def test_waiting_costs_no_thread(self, headless, plain, client_class):
         """10,000 writes wait without threads, then all complete; reads go on meanwhile."""
-        async with RetryClient(headless.uri, max_concurrent_attempts=16) as client:
+        async with client_class(headless.uri, max_concurrent_attempts=16) as client:
             database = client.get_database(
                 "aioretry_tests", read_preference=ReadPreference.SECONDARY_PREFERRED
             )

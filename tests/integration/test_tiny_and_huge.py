@@ -7,11 +7,13 @@ import pytest
 from pymongo import message
 from pymongo.errors import AutoReconnect
 
-from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of, resolve
+from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of, resolve
 from aioretry._drivers.engine.attempt import LoopAttempt
 from aioretry._drivers.motor import on_thread
+from aioretry._drivers.pymongo_async import jobs
 from aioretry.testing import ScriptedServer
-from tests.integration.test_on_loop_broken import SilentCommands, both_ways
+from tests.integration.looping import Silent
+from tests.integration.test_on_loop_broken import both_ways
 
 YEARS = 100_000_000.0
 MOST = 2**31 - 1  # milliseconds, for a server
@@ -31,9 +33,9 @@ def update(client):
 
 class TestTiny:
     @both_ways
-    async def test_no_limit_is_never_sent(self, scripted, listeners):
+    async def test_no_limit_is_never_sent(self, scripted, listeners, client_class):
         """Less than a millisecond is too late: 0 would mean that the server may take for ever."""
-        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+        async with client_class(scripted.uri, event_listeners=listeners) as client:
             await update(client)
             for number in range(400):
                 async with deadline(number / 100_000):
@@ -43,7 +45,9 @@ class TestTiny:
         limits = [request.command.get("maxTimeMS") for request in scripted.requests][1:]
         assert [] == [limit for limit in limits if not limit]
 
-    async def test_a_thread_that_waits_until_it_is_nearly_too_late(self, scripted, monkeypatch):
+    async def test_a_thread_that_waits_until_it_is_nearly_too_late(
+        self, scripted, monkeypatch, client_class
+    ):
         """Between its look at the clock and PyMongo's, a thread may have to wait for its turn."""
         looked = []
 
@@ -53,10 +57,11 @@ class TestTiny:
             looked.append(True)
             return True
 
-        listeners = [SilentCommands()]
-        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+        listeners = [Silent()]
+        async with client_class(scripted.uri, event_listeners=listeners) as client:
             await update(client)
-            monkeypatch.setattr(on_thread, "has_time", look_late)
+            for way in (on_thread, jobs):
+                monkeypatch.setattr(way, "has_time", look_late)
             limits = []
             while not limits:  # it was too late for PyMongo, too
                 with contextlib.suppress(DeadlineExceeded):
@@ -66,7 +71,9 @@ class TestTiny:
         assert looked
         assert {1} == set(limits)
 
-    async def test_a_message_that_takes_too_long_to_be_built(self, scripted, monkeypatch):
+    async def test_a_message_that_takes_too_long_to_be_built(
+        self, scripted, monkeypatch, client_class
+    ):
         """Nothing is sent once the deadline is over."""
         encode = LoopAttempt._encode
 
@@ -74,7 +81,7 @@ class TestTiny:
             time.sleep(0.2)
             return encode(self, *args)
 
-        async with RetryClient(scripted.uri) as client:
+        async with client_class(scripted.uri) as client:
             await update(client)
             monkeypatch.setattr(LoopAttempt, "_encode", encode_slowly)
             async with deadline(0.1):
@@ -83,7 +90,7 @@ class TestTiny:
         assert Outcome.NOT_APPLIED is outcome_of(caught.value)
         assert 1 == len(scripted.requests)
 
-    async def test_a_message_that_a_thread_builds(self, scripted, monkeypatch):
+    async def test_a_message_that_a_thread_builds(self, scripted, monkeypatch, client_class):
         """So it is where PyMongo builds it."""
         build = message._op_msg
 
@@ -92,7 +99,7 @@ class TestTiny:
                 time.sleep(0.2)
             return build(flags, command, *args, **options)
 
-        async with RetryClient(scripted.uri, event_listeners=[SilentCommands()]) as client:
+        async with client_class(scripted.uri, event_listeners=[Silent()]) as client:
             await update(client)
             monkeypatch.setattr(message, "_op_msg", build_slowly)
             async with deadline(0.1):
@@ -109,9 +116,9 @@ class TestTiny:
 
 class TestHuge:
     @both_ways
-    async def test_writes_and_reads(self, replica_set, collection, listeners):
+    async def test_writes_and_reads(self, replica_set, collection, listeners, client_class):
         """More milliseconds than a server takes are as many as it takes."""
-        async with RetryClient(replica_set.uri, event_listeners=listeners) as client:
+        async with client_class(replica_set.uri, event_listeners=listeners) as client:
             things = client[collection.database.name][collection.name]
             async with deadline(YEARS):
                 await things.insert_one({"_id": 1})
@@ -122,9 +129,9 @@ class TestHuge:
             assert 2 == len(await things.find().to_list(None))
 
     @both_ways
-    async def test_what_is_sent(self, scripted, listeners):
+    async def test_what_is_sent(self, scripted, listeners, client_class):
         """A server is told the most that it takes."""
-        async with RetryClient(scripted.uri, event_listeners=listeners) as client:
+        async with client_class(scripted.uri, event_listeners=listeners) as client:
             await update(client)
             async with deadline(YEARS):
                 await update(client)

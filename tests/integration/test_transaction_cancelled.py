@@ -11,7 +11,7 @@ import pytest
 from bson.errors import InvalidDocument
 
 from aioretry import RetryClient, deadline, run_transaction
-from aioretry._drivers.engine import aborting
+from aioretry._writes import aborts
 from aioretry.testing import ReplicaSet
 
 
@@ -171,7 +171,7 @@ async def test_whose_first_command_arrives_after_a_plain_error(
 
 async def test_that_could_not_be_encoded(transact, client, collection, monkeypatch):
     """What was never sent is not waited for, for long."""
-    monkeypatch.setattr(aborting, "_LOST_PATIENCE", 0.2)
+    monkeypatch.setattr(aborts, "_LOST_PATIENCE", 0.2)
     await collection.insert_one({})
 
     async def work(session):
@@ -180,7 +180,7 @@ async def test_that_could_not_be_encoded(transact, client, collection, monkeypat
     with pytest.raises(InvalidDocument):
         await transact(client, work)
     async with asyncio.timeout(20.0):
-        while client._driver._aborts.under_way:
+        while client._write_path.aborting:
             await asyncio.sleep(0.01)
 
 

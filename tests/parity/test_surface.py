@@ -55,6 +55,7 @@ OUR_OWN_NAMES = {
 }
 OTHER_SIGNATURE = {
     ("client", "__init__"): "has hooks and two limits beside Motor's arguments",
+    ("session", "with_transaction"): "has a timeout beside Motor's arguments",
     ("client", "close"): "is a method; Motor's is a property that gives PyMongo's bound method",
 }
 # What PyMongo has from 4.11 on; ours has it always, and PyMongo's refusal where it is older.
@@ -117,7 +118,8 @@ async def test_constructor_takes_what_motors_takes():
     """Our constructor has Motor's arguments, and its own by keyword only."""
     parameters = inspect.signature(RetryClient.__init__).parameters.values()
     kinds = {p.name: p.kind for p in parameters}
-    own = {"hooks", "max_concurrent_attempts", "max_waiting_writes"}
+    own = {"doubt_after", "hooks", "listeners_may_block"}
+    own |= {"max_concurrent_attempts", "max_waiting_writes"}
     assert {"self", "args", "kwargs", *own} == set(kinds)
     assert inspect.Parameter.VAR_POSITIONAL is kinds["args"]
     assert {inspect.Parameter.KEYWORD_ONLY} == {kinds[name] for name in own}

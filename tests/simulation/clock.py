@@ -6,6 +6,7 @@ import gc
 import random
 import selectors
 import time
+import uuid
 from collections.abc import Iterator
 from unittest import mock
 
@@ -88,6 +89,7 @@ class Clocks:
             with (
                 mock.patch.object(time, "monotonic", self.monotonic),
                 mock.patch.object(time, "time", self.wall),
+                mock.patch.object(uuid, "uuid4", _new_uuid),
             ):
                 for function in functions:
                     function.__defaults__ = (self.monotonic,)
@@ -98,3 +100,7 @@ class Clocks:
             random.setstate(state)
             if was_collecting:
                 gc.enable()
+
+
+def _new_uuid() -> uuid.UUID:
+    return uuid.UUID(int=random.getrandbits(128), version=4)

@@ -3,21 +3,27 @@
 import asyncio
 import contextlib
 import contextvars
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from bson.codec_options import CodecOptions
 from bson.int64 import Int64
+from pymongo import AsyncMongoClient
 from pymongo.errors import AutoReconnect, InvalidOperation, NetworkTimeout, NotPrimaryError
 from pymongo.helpers_shared import _check_command_response
 
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.encoded import shown
+from aioretry._drivers import motor, pymongo_async
+from aioretry._drivers.engine.driver import EngineDriver
+from aioretry._drivers.engine.ending import SessionEnding
+from aioretry._drivers.engine.steps import preference_at
 from aioretry._drivers.motor import encode_documents
+from aioretry._drivers.motor.calls import BlockingCalls
 from aioretry._drivers.port import (
     AttemptCall,
     ConnectionCounts,
@@ -32,15 +38,20 @@ from aioretry._drivers.port import (
     TopologyView,
     Unprepared,
 )
-from tests.simulation.members import Member, ReplicaSet, Request
+from aioretry._drivers.pymongo_async.calls import AsyncioCalls
+from tests.simulation.commands import Command
+from tests.simulation.members import Member, Request
+from tests.simulation.replica_set import ReplicaSet
 from tests.simulation.routers import Router
-from tests.simulation.state import Command
 
 WIRE_VERSIONS = {(4, 4): 9, (5, 0): 13, (6, 0): 17}
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 CONNECT_TIMEOUT = 20.0
 ASKED_AGAIN = 0.05
 PATIENCE = 0.25
+SILENT_FOR = 3.0
+"""After how long a server is doubted that answers nobody, in seconds."""
+
 VANISHED_FOR = 60.0
 """After how long a connection ends at the latest over which nothing comes any more, in seconds."""
 
@@ -48,6 +59,7 @@ VANISHED_FOR = 60.0
 NOTHING_WRITTEN = "NoWritesPerformed"  # some say so, some don't
 
 _ERRORS = {"writeErrors", "writeConcernError"}
+_HIDDEN = {"topologyVersion", "operationTime", "$clusterTime"}
 
 OPERATION: contextvars.ContextVar[int] = contextvars.ContextVar("OPERATION", default=-1)
 """Which of the operations of a run an attempt belongs to."""
@@ -122,67 +134,53 @@ class Description:
         return f"<Description {self._primaries}>"
 
 
-class Session:
-    """A server session, as the driver holds it."""
+class Line:
+    """A connection, as far as a session has to know it."""
 
-    def __init__(self, driver: "SimulatedDriver") -> None:
-        self._driver = driver
-        self.id: bytes | None = None
-        self.number = 0
-        self.is_dirty = False
-        self.is_given_back = False
+    active = True
+    closed = False
+    supports_sessions = True
+    logical_session_timeout_minutes = None  # those that are pooled stay so
 
-    def next_number(self) -> int:
-        """Take a number; the session is taken from the pool for the first."""
-        self.lease()
-        self.number += 1
-        return Int64(self.number)
+    def __init__(self, address: Any, wire_version: int) -> None:
+        self.address = address
+        self.max_wire_version = wire_version
 
-    def latest_number(self) -> int:
-        """Return the number that was taken last."""
-        return Int64(self.number)
-
-    def lease(self) -> None:
-        """Take it from the pool."""
-        if self.id is None:
-            self.id, self.number = (
-                self._driver.pool.pop()
-                if self._driver.pool
-                else (
-                    self._driver.new_id(),
-                    0,
-                )
-            )
-
-    def open(self, *, has_sessions: bool) -> Any:
-        """No session object is needed."""
-        raise NotImplementedError
-
-    def close(self, *, discard: bool) -> None:
-        """Pool it, or keep it until nobody holds it any more."""
-        if self.id is None:
-            return
-        if self.is_given_back:
-            raise AssertionError("a session was given back twice")
-        if discard or self.is_dirty:
-            finalizer = weakref.finalize(self, self._driver.end_session, self.id)
-            finalizer.atexit = False
-            self._finalizer = finalizer
-        else:
-            self.is_given_back = True
-            if (finalizer := getattr(self, "_finalizer", None)) is not None:
-                finalizer.detach()
-            self._driver.pool.append((self.id, self.number))
+    def send_cluster_time(self, command: Any, session: Any, client: Any) -> None:
+        """Nobody needs it."""
 
 
-class UserSession(Session):
-    """A session that the user has started, and ends."""
+class _OfTopology:
+    """What is asked of a client whose topology nobody has opened."""
 
-    in_transaction = False
+    delegate: Any
 
-    def close(self, *, discard: bool) -> None:
-        """It is the user's."""
-        self.is_dirty = self.is_dirty or discard
+    def topology(self) -> Any:
+        """Return what is needed of it."""
+        topology = self.delegate._topology
+        description = SimpleNamespace(logical_session_timeout_minutes=None)
+        return SimpleNamespace(
+            description=description, get_server_session=topology.get_server_session
+        )
+
+
+class _Blocking(_OfTopology, BlockingCalls):
+    """Those of Motor's client."""
+
+
+class _Coroutines(_OfTopology, AsyncioCalls):
+    """Those of PyMongo's client of coroutines."""
+
+
+class _Ending(SessionEnding):
+    """Ends sessions that can't be used again, at once."""
+
+    end: Callable[[bytes], None]
+
+    def add(self, server_session: Any) -> None:
+        """End one."""
+        self._kept.pop(id(server_session), None)
+        self.end(id_of(server_session))
 
 
 class Attempt:
@@ -207,6 +205,7 @@ class Attempt:
         self.member: Any = driver.member_at(call.server.address)
         self.random = driver.random_of_attempt()
         self.is_opening = False
+        self._line = Line(self.address, driver.wire_version)
 
     def begin(self) -> None:
         """Open a connection, or send at once."""
@@ -231,10 +230,10 @@ class Attempt:
     def _opened(self) -> None:
         self._end_opening()
         receiver = self._receiver
-        if self._driver.lost(self._call.server):
+        if self._call.command.reading is None and self._driver.lost(self._call.server):
             self._land(NoServer())
         else:
-            self._send_or_land()
+            self._context.run(self._send_or_land)
         if receiver is not None:
             receiver.make_way()
 
@@ -259,41 +258,53 @@ class Attempt:
                 return Unprepared(exc)
         try:
             self._session = session = call.lease.carry()
+            body = self._body(session)
         except InvalidOperation as exc:
             return Failed(exc, sent=False)
-        number = None
-        try:
-            session.lease()
-            if call.has_transaction_id:
-                number = int(call.number.take(session))
-        except InvalidOperation as exc:
-            return Failed(exc, sent=False)
-        call.is_waiting = True
         max_time = None
         if call.deadline is not None and call.deadline.is_limited:
             max_time = call.deadline.remaining() - call.server.round_trip_time
-            if max_time < 0.001:
-                return Expired()
-        if not call.token.begin_sending():
+        if (max_time is not None and max_time < 0.001) or not call.token.begin_sending():
+            session.take_back()
             return Expired()
-        self._transmit(session, number, max_time)
+        session.begin_sending()
+        self._transmit(body, max_time)
         return None
 
-    def _transmit(self, session: Any, number: int | None, max_time: float | None) -> None:
-        command = self._call.command
-        body = shown(command.body, CodecOptions())
-        concern: Mapping[str, Any] = self._call.options.get("writeConcern", {})
+    def _body(self, session: Any) -> dict[str, Any]:
+        """Return the command, as the engine sends it."""
+        call = self._call
+        own = shown(call.command.body, CodecOptions(), is_sent=False)
+        body: dict[str, Any] = {**own, **call.options}
+        if call.has_transaction_id:
+            body["txnNumber"] = Int64(call.number.take(session))
+        call.is_waiting = True
+        session.stamp(body, self._line, has_sessions=True)
+        reading = call.command.reading
+        if reading is not None:
+            session.stamp_read(body, self._line, reading.concern)
+            preference = preference_at(call)
+            if preference.mode:
+                body["$readPreference"] = preference.document
+        return body
+
+    def _transmit(self, body: dict[str, Any], max_time: float | None) -> None:
+        concern: Mapping[str, Any] = body.get("writeConcern", {})
+        command = Command(
+            self._call.command.name, body, bytes(body["lsid"]["id"]), body.get("txnNumber")
+        )
         self._request = request = Request(
-            Command(command.name, body, session.id, number),
+            command,
             concern.get("w", "majority") == "majority",
             concern.get("wtimeout", 0) / 1000 or None,
             max_time,
             self._answered,
         )
         driver, network, draw = self._driver, self._driver.network, self.random.random()
-        driver.has_sent(self.operation, body, session.id)
+        driver.has_sent(self.operation, command)
+        session = driver.name_of(command.session)
         driver.note(
-            f"op {self.operation} sends {command.name} {session.id!r}/{number} to {self.member}"
+            f"op {self.operation} sends {command.name} {session}/{command.number} to {self.member}"
         )
         latency = self.random.uniform(0.0002, 0.003)
         driver.faults += draw < network.befalls
@@ -306,7 +317,7 @@ class Attempt:
             term = self.member.term
             driver.later(self.random.uniform(0, 3), self._receive_late, request, term)
         elif (draw := draw - network.late) < network.unanswered:
-            driver.later(latency, self.member.receive, request)
+            driver.later(latency, self._receive_there, request)
             request.answer = lambda _: self._after(latency, self._break)
         elif (draw := draw - network.unanswered) < network.silent:
             driver.later(latency, self.member.receive, request)
@@ -353,7 +364,8 @@ class Attempt:
 
     def _take(self, reply: Mapping[str, Any]) -> None:
         driver = self._driver
-        reply = {name: value for name, value in reply.items() if name != "topologyVersion"}
+        self._context.run(self._session.hear, reply)
+        reply = {name: value for name, value in reply.items() if name not in _HIDDEN}
         try:
             _check_command_response(reply, driver.wire_version)
         except Exception as exc:  # noqa: BLE001 - told by the write
@@ -362,7 +374,7 @@ class Attempt:
             self._land(Failed(exc, sent=True))
         else:
             concern = reply.get("writeConcernError") or {}
-            if concern.get("code") in {189, 11602, 91, 10107}:
+            if concern.get("code") in {189, 11602, 91, 10107} and not driver.has_routers:
                 driver.lose(self.address)
             self._land(Replied(reply))
 
@@ -389,6 +401,12 @@ class Attempt:
         if receiver is not None:
             receiver.make_way()
 
+    @property
+    def reads_in_vain(self) -> bool:
+        """Whether a read waits for a server that answers nobody."""
+        is_sent = self._request is not None and self._call.command.reading is not None
+        return is_sent and self.member.is_frozen
+
     def connection_lost(self) -> None:
         """The server's process is gone."""
         if self._request is not None and self._receiver is not None:
@@ -406,8 +424,9 @@ class Attempt:
         self._land(Failed(_timeout("timed out"), sent=self._call.token.is_sending))
 
     def _forget_session(self) -> None:
+        self._line.closed = True
         if self._session is not None:
-            self._session.is_dirty = True
+            self._session.mark_dirty()
 
     def _after(self, seconds: float, call: Any, *args: Any) -> None:
         if self._receiver is None:
@@ -421,6 +440,7 @@ class Attempt:
             self._timer.cancel()
         if self._request is not None:
             self._request.is_over = True
+        self._line.active = False
         self._end_opening()
         self._driver.has_ended(self)
         if self._session is not None:
@@ -435,12 +455,12 @@ class Attempt:
         self._call.carrier = None
         self._driver.note(f"op {self.operation} {_told(result)}")
         if isinstance(result, Replied) and result.reply.keys().isdisjoint(_ERRORS):
-            self._driver.has_answered(self.operation)
+            self._driver.has_answered(self.operation, self._request.command)
         self._context.run(receiver.land, result)
 
 
-class SimulatedDriver:
-    """The port.
+class SimulatedDriver(EngineDriver):
+    """The port, with the engine's own sessions over PyMongo's.
 
     Args:
         loop: The event loop.
@@ -467,7 +487,6 @@ class SimulatedDriver:
         self.loop = loop
         self.network = network
         self.note = note
-        self.pool: list[tuple[bytes, int]] = []
         self.opening: Counter[Any] = Counter()
         self.under_way: list[Attempt] = []
         self.changes = 0
@@ -476,39 +495,64 @@ class SimulatedDriver:
         self.wire_version = WIRE_VERSIONS[replica_set.version]
         self._servers: list[Any] = [*routers] or [*replica_set.members]
         self._kind = ServerKind.MONGOS if routers else ServerKind.PRIMARY
-        self.user_sessions: dict[Any, UserSession] = {}
-        """What stands behind each session of the user's."""
+        self.has_routers = bool(routers)
+        self.ended: set[bytes | None] = set()
+        """The sessions that servers were told to forget; what arrives late may begin them again.
 
-        self.ended: set[bytes] = set()
-        """The sessions that servers were told to forget; what arrives late may begin them again."""
+        Of those that users had, and that PyMongo does not pool, nobody tells them.
+        """
 
         self._set = replica_set
         self._random = random
         self._seed = seed
         self._size = size
-        self._ids = 0
+        self._names: dict[bytes | None, str] = {}
         self._made: Counter[int] = Counter()
         self.faults = 0
         """How many messages and connections something has happened to."""
 
-        self.has_sent: Callable[[int, Mapping[str, Any], bytes], None] = lambda *_: None
-        """Told the operation, the command and its session whenever one is sent."""
+        self.has_sent: Callable[[int, Command], None] = lambda *_: None
+        """Told the operation and the command whenever one is sent."""
 
-        self.has_answered: Callable[[int], None] = lambda _: None
-        """Told the operation whenever a command of it was executed well, and the answer came."""
+        self.has_answered: Callable[[int, Command], None] = lambda *_: None
+        """Told of each command that was executed well, with its operation, when the answer came."""
 
         self.kept: list[tuple[float, list[int]]] = [(0.0, [])]
         """Of which operations attempts were under way, from when on."""
 
         self._known: dict[Any, ServerView] = {}
+        self._others: dict[Any, ServerView] = {}
         self._term = 0
         self._view = TopologyView({}, 0.015, source=Description(()))
         self._is_closed = False
         self._is_probing = False
         if not routers:
             replica_set.has_changed = self.hears_of
+            replica_set.has_frozen = self.doubts
         for server in self._servers:
             self._learn(server)
+
+    def of(self, client: Any, *_: Any, **__: Any) -> "SimulatedDriver":
+        """Be the driver of a client of PyMongo's."""
+        has_coroutines = isinstance(client, AsyncMongoClient)
+        self._calls = _Coroutines(client) if has_coroutines else _Blocking(client)
+        calls = pymongo_async.session_calls if has_coroutines else motor.session_calls
+        self._own = calls.own  # type: ignore[method-assign]
+        self._ending = ending = _Ending(self._calls)
+        ending.end = self.end_session
+        client._topology.pop_all_sessions = list  # nobody is told when it is closed
+        client._topology.return_server_session = self._take_back
+        return self
+
+    def _take_back(self, server_session: Any) -> None:
+        if server_session.dirty:
+            self.ended.add(id_of(server_session))
+        self._calls.delegate._topology._session_pool.return_server_session(server_session)
+
+    @property
+    def pooled(self) -> set[bytes]:
+        """The sessions that nobody uses now."""
+        return {id_of(one) for one in self._calls.delegate._topology._session_pool}
 
     @property
     def servers(self) -> Sequence[Any]:
@@ -533,12 +577,31 @@ class SimulatedDriver:
 
     def lose(self, address: Any) -> None:
         """Take a server for none, until it is heard of again."""
-        if self._known.pop(address, None) is not None:
-            self._renew()
+        self._lacks(address)
         self.later(self._random.uniform(0.002, 0.55), self._learn, self.member_at(address))
+
+    def _lacks(self, address: Any) -> None:
+        known = self._known.pop(address, None), self._others.pop(address, None)
+        if any(known):
+            self._renew()
+
+    def doubts(self, server: Any) -> None:
+        """Find out after a while that a server answers nobody, if somebody reads there."""
+        self.later(SILENT_FOR + self._random.random(), self._find_silent, server)
+
+    def _find_silent(self, server: Any) -> None:
+        if not server.is_frozen:
+            return
+        for attempt in [*self.under_way]:
+            if attempt.member is server and attempt.reads_in_vain:
+                self.lose(server.address)
+                attempt.connection_lost()
+        self.doubts(server)
 
     def hears_of(self, member: Any) -> None:
         """Hear, sooner or later, that a server is another thing now, or hear no more of it."""
+        if member.is_frozen:
+            self.doubts(member)
         if not member.is_up:
             for attempt in [*self.under_way]:
                 if attempt.member is member:
@@ -549,32 +612,31 @@ class SimulatedDriver:
         if member.is_frozen:
             self.later(self._random.uniform(5, 20), self._miss, member)
             return
-        known = self._known.get(member.address)
-        is_primary = member.is_up and member.is_primary and member.term >= self._term
-        if not is_primary:
-            if known is not None:
-                del self._known[member.address]
-                self._renew()
+        address, is_primary = member.address, member.is_primary and member.term >= self._term
+        known = (self._known if is_primary else self._others).get(address)
+        version = member.topology_version
+        if member.is_up and known is not None and known.topology_version == version:
             return
-        if member.term > self._term:
+        self._lacks(address)
+        if not member.is_up:
+            return
+        if is_primary and member.term > self._term:
             self._term = member.term
             self._known.clear()
-        if known is None or known.topology_version != member.topology_version:
-            self._known[member.address] = self._view_of(member)
-            self._renew()
+        (self._known if is_primary else self._others)[address] = self._view_of(member, is_primary)
+        self._renew()
 
     def _miss(self, member: Member) -> None:
         if member.is_frozen:
-            if self._known.pop(member.address, None) is not None:
-                self._renew()
+            self._lacks(member.address)
             self.later(self._random.uniform(0.5, 5), self._learn, member)
         else:
             self._learn(member)
 
-    def _view_of(self, member: Member) -> ServerView:
+    def _view_of(self, member: Member, is_primary: bool) -> ServerView:
         return ServerView(
             member.address,
-            self._kind,
+            self._kind if is_primary else ServerKind.OTHER,
             self.wire_version,
             True,
             member.topology_version,
@@ -587,7 +649,14 @@ class SimulatedDriver:
 
     def _renew(self) -> None:
         self.changes += 1
-        self._view = TopologyView(dict(self._known), 0.015, source=Description(self._known))
+        known, others = {**self._known}, {**self._others}
+        by_mode = (known, known or others, others, others or known, {**known, **others})
+        self._view = TopologyView(
+            known,
+            0.015,
+            source=Description(known),
+            readable=None if self.has_routers else lambda preference: by_mode[preference.mode],
+        )
 
     # What it does.
 
@@ -668,46 +737,27 @@ class SimulatedDriver:
         """Look as usual."""
         self._is_probing = False
 
-    def new_id(self) -> bytes:
-        """Return the id of a new session."""
-        self._ids += 1
-        return b"s%d" % self._ids
-
-    def session(self) -> Session:
-        """Lease a session."""
-        return Session(self)
-
-    def user_session(self, session: Any) -> Session:
-        """Return a session of the user's."""
-        return self.user_sessions[session]
-
-    def session_of(self, session_id: Any) -> Session:
-        """Return a session of a chosen id."""
-        session = UserSession(self)
-        session.id = bytes(session_id)
-        return session  # its end is somebody else's, too
+    def name_of(self, session: bytes | None) -> str:
+        """Return what a session is called in a trace."""
+        return self._names.setdefault(session, f"s{len(self._names)}")
 
     def end_session(self, session_id: bytes) -> None:
         """Have the servers forget a session, later."""
         self.ended.add(session_id)
-        self._set.sessions.pop(session_id, None)
-
-    def abort(self, session: Any) -> Any:
-        """There are no transactions."""
-        raise NotImplementedError
-
-    def add_label(self, error: BaseException, label: str) -> None:
-        """Add a label to an error."""
-        add: Any = getattr(error, "_add_error_label", None)
-        if add is not None:
-            add(label)
+        self._set.end_sessions([session_id])
 
     def close(self) -> None:
         """Do nothing any more."""
         self._is_closed = True
+        self._ending.close()
 
     async def wait_closed(self) -> None:
         """There are no tasks."""
+
+
+def id_of(server_session: Any) -> bytes:
+    """Return the id of a server session of PyMongo's."""
+    return bytes(server_session.session_id["id"])
 
 
 def _timeout(text: str) -> NetworkTimeout:

@@ -1,36 +1,41 @@
-"""A replica set: members with oplogs and terms, elections, rollbacks, and what clients ask them."""
+"""A member of a replica set: its oplog, what clients ask it, and who waits for an answer."""
 
 import asyncio
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.simulation.state import (
-    REMEMBERED_FOR,
+from bson.timestamp import Timestamp
+
+from tests.simulation.commands import (
+    ABORT,
+    COMMIT,
+    CONCERN_FAILED,
+    INTERRUPTED,
+    MAX_TIME,
+    NO_SECONDARY_OK,
+    NO_SUCH_TRANSACTION,
+    NOT_PRIMARY,
     TOO_OLD,
     Command,
     CommandError,
-    Entry,
-    Execution,
-    State,
+    error_of,
+    with_concern_error,
 )
+from tests.simulation.reading import answer_to
+from tests.simulation.state import Documents, Entry, Execution, State, Work
+from tests.simulation.transactions import Status, Transaction, Transactions
 
-NOT_PRIMARY = 10107
-INTERRUPTED = 11602
-STEPPED_DOWN = 189
-SHUTTING_DOWN = 91
-MAX_TIME = 50
-CONCERN_FAILED = 64
-RETRYABLE = "RetryableWriteError"
+if TYPE_CHECKING:
+    from tests.simulation.replica_set import ReplicaSet
 
-# The errors that servers label so, of commands that have a number, and from which version on.
-_RETRYABLE_CODES = dict.fromkeys(
-    (6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436), (4, 4)
-) | {317: (5, 0), 134: (6, 0), 384: (6, 0)}
+_FIRST_ABORTING_AT_ONCE = (5, 0)
+"""Before this version, an abort waits for its write concern."""
 
-_REAPED_EVERY = 300.0
+# transactionLifetimeLimitSeconds, and half of that between two looks.
+LIFETIME = (60.0, 90.0)
 
 Answer = Callable[[Mapping[str, Any]], None]
 
@@ -82,6 +87,15 @@ class _Waiting:
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class _HeldUp:
+    """Somebody who waits for something else to happen."""
+
+    request: Request
+    work: Work[dict[str, Any]]
+    may_be_given_up: bool
+
+
 class Member:
     """A member of a replica set.
 
@@ -90,14 +104,20 @@ class Member:
         number: Which one it is.
     """
 
+    is_router = False
+
     def __init__(self, replica_set: "ReplicaSet", number: int) -> None:
         self.address = (f"member{number}", 27017)
         self.name = f"m{number}"
         self._set = replica_set
         self.oplog: list[Entry] = []
         self.state = State()
-        self.begun: dict[bytes, int] = {}
-        """The number that was begun last over a session, whether or not that has written."""
+        self.transactions = Transactions(replica_set.version, self._expect_end)
+        self.held_up: list[_HeldUp] = []
+        """What waits for the end of a transaction, or for what it has to see, oldest first."""
+
+        self._committed = State()
+        self._committed_length = 0
 
         self.forgotten: dict[bytes, float] = {}
         """The sessions of which it has forgotten what was done, and when it did, in seconds."""
@@ -147,23 +167,144 @@ class Member:
             self._execute(request)
 
     def _execute(self, request: Request) -> None:
+        self._go_on(request, self._work_on(request))
+        if request.max_time and any(one.request is request for one in self.held_up):
+            later = self._set.loop.call_later
+            later(request.max_time, self._give_up_held, weakref.ref(request))
+
+    def _go_on(self, request: Request, work: Work[dict[str, Any]]) -> None:
         command = request.command
         try:
-            self._begin(command)
-            if self._has_outlived_memory(request):
-                at = self._set.loop.time()
-                self._set.belated.append(Belated(command, at, request.has_slept))
-            reply = Execution(
-                self._set.version, self.state, self.append, self._set.clocks.wall()
-            ).run(command)
+            may_be_given_up = next(work)
+        except StopIteration as stop:
+            reply = stop.value
+            self._set.seen_sessions(command)
         except CommandError as exc:
-            if self.is_primary:  # whoever is refused waits, too
-                self._wait(request, exc.reply)
-            else:
-                self._answer(request, exc.reply)
+            reply = exc.reply
+        else:
+            self.held_up.append(_HeldUp(request, work, may_be_given_up))
             return
-        self._set.seen_sessions(command)
-        self._wait(request, reply)
+        if self._waits(command, reply):
+            self._wait(request, reply)
+        else:
+            self._answer(request, reply)
+
+    def _waits(self, command: Command, reply: Mapping[str, Any]) -> bool:
+        """Tell whether a write concern counts; whoever is refused waits, too."""
+        if command.reads or not self.is_primary or reply.get("code") == TOO_OLD:
+            return False
+        if command.name == ABORT and reply["ok"]:
+            return self._set.version < _FIRST_ABORTING_AT_ONCE
+        return command.ends_transaction or not command.in_transaction
+
+    def _work_on(self, request: Request) -> Work[dict[str, Any]]:
+        command = request.command
+        if command.name == "endSessions":
+            self._set.end_sessions(one["id"] for one in command.body["endSessions"])
+            return {"ok": 1.0}
+        if command.reads and not command.in_transaction:
+            return (yield from self._read(command))
+        if not self.is_primary:
+            raise error_of(NOT_PRIMARY, "NotWritablePrimary", command, self._set.version)
+        if command.in_transaction:
+            return self._go_on_with_transaction(request)
+        while command.number is not None and self._is_busy(command.session):
+            yield True
+        self.transactions.begin_write(command, self.state)
+        if self._has_outlived_memory(request):
+            at = self._set.loop.time()
+            self._set.belated.append(Belated(command, at, request.has_slept))
+        began, loop = self._set.loop.time(), self._set.loop
+        execution = Execution(
+            self._set.version,
+            self.state,
+            self.append,
+            self._set.clocks.wall(),
+            self.transactions.are_barring,
+            lambda: request.max_time is not None and loop.time() >= began + request.max_time,
+        )
+        return (yield from execution.run(command))
+
+    def _is_busy(self, session: bytes | None) -> bool:
+        """Tell whether something of a session is held up; it does one thing at a time."""
+        return any(one.request.command.session == session for one in self.held_up)
+
+    def _go_on_with_transaction(self, request: Request) -> dict[str, Any]:
+        command, transactions = request.command, self.transactions
+        is_last_word = request.majority and command.ends_transaction
+        changes = transactions.to_commit(command, self.state)
+        if changes:
+            self.append(
+                changes=changes,
+                session=command.session,
+                number=command.number,
+                commits=True,
+                at=self._set.clocks.wall(),
+            )
+        try:
+            has_read = transactions.is_in_progress(command)
+            reply = transactions.run(command, self.state)
+        except CommandError as exc:
+            # Whoever is the primary no more can't say so: others have to hear of it, too.
+            if is_last_word and exc.reply["code"] == NO_SUCH_TRANSACTION:
+                self.append(at=self._set.clocks.wall())
+            raise
+        else:
+            if is_last_word and has_read and not changes and command.name == COMMIT:
+                self.append(at=self._set.clocks.wall())
+            return reply
+        finally:
+            self.resume()
+
+    def _read(self, command: Command) -> Work[dict[str, Any]]:
+        if not self.is_primary and not command.reads_anywhere:
+            raise error_of(NO_SECONDARY_OK, "NotPrimaryNoSecondaryOk", command, self._set.version)
+        after = command.concern.get("afterClusterTime")
+        while after is not None and self.last < (after.time, after.inc):
+            yield True
+        is_of_majority = command.concern.get("level") == "majority"
+        return answer_to(command, self.committed if is_of_majority else self.state.documents)
+
+    def committed(self, collection: str) -> Documents:
+        """Return the documents of a collection that a majority has, as far as this one has them."""
+        agreed, length = self._set.committed, self._committed_length
+        most = min(len(self.oplog), len(agreed))
+        while length < most and self.oplog[length] is agreed[length]:
+            self._committed.apply(agreed[length])
+            length += 1
+        self._committed_length = length
+        return self._committed.documents(collection)
+
+    def _give_up_held(self, reference: "weakref.ref[Request]") -> None:
+        request = reference()
+        for one in [*self.held_up]:
+            if one.request is request and one.may_be_given_up and not self.is_frozen:
+                self.held_up.remove(one)
+                exc = error_of(MAX_TIME, "MaxTimeMSExpired", request.command, self._set.version)
+                self._answer(request, exc.reply)
+
+    def resume(self) -> None:
+        """Have what was held up go on, if it can."""
+        if self.held_up and not self.is_frozen:
+            held_up, self.held_up = self.held_up, []
+            for one in held_up:
+                # It may be held up once more, behind those that were before it.
+                self._go_on(one.request, one.work)
+
+    def _expect_end(self, transaction: Transaction) -> None:
+        seconds = self._set.random.uniform(*LIFETIME)
+        self._set.loop.call_later(seconds, self._expire, transaction)
+
+    def _expire(self, transaction: Transaction) -> None:
+        if transaction.status is not Status.IN_PROGRESS:
+            return
+        if self.is_frozen:
+            self._set.loop.call_later(1.0, self._expire, transaction)
+            return
+        self._set.note(f"{self} aborts {transaction.session!r}/{transaction.number}: too old")
+        self._set.expired.append(transaction)
+        transaction.end(Status.ABORTED)
+        self.resume()
 
     def _has_outlived_memory(self, request: Request) -> bool:
         """Tell whether what it asks was done, and was forgotten while a router had it."""
@@ -175,25 +316,16 @@ class Member:
         done = ((entry.session, entry.number) for entry in self.oplog)
         return not is_known and (session, number) in done
 
-    def _begin(self, command: Command) -> None:
-        if not self.is_primary:
-            raise CommandError(
-                NOT_PRIMARY,
-                "NotWritablePrimary",
-                *labels_of(NOT_PRIMARY, command, self._set.version),
-            )
-        if command.number is not None and command.session is not None:
-            if command.number < self.begun.get(command.session, 0):
-                raise CommandError(TOO_OLD, "TransactionTooOld")
-            self.begun[command.session] = command.number
-
     def append(self, **what: Any) -> None:
         """Add an entry to the oplog."""
         index = self.oplog[-1].index + 1 if self.oplog else 1
         entry = Entry(term=self.term, index=index, **what)
         self.oplog.append(entry)
         self.state.apply(entry)
+        self._set.versions.update((id(document), document) for _, _, document in entry.changes)
         self._set.has_written(self)
+        if self.held_up:  # by what has to see this
+            self._set.loop.call_soon(self.resume)
 
     def _wait(self, request: Request, reply: dict[str, Any]) -> None:
         """Answer when the write concern is met. What changed nothing waits for all before it."""
@@ -227,6 +359,8 @@ class Member:
         """Forget what was done long ago over sessions that there are no more."""
         old = self.state.forget_old(self._set.clocks.wall(), self._set.sessions)
         self.forgotten.update(dict.fromkeys(old, self._set.loop.time()))
+        for session in old:
+            self.transactions.forget(session)
 
     def has_committed(self, index: int) -> None:
         """Answer those whose writes a majority has."""
@@ -239,13 +373,15 @@ class Member:
 
     def _answer(self, request: Request, reply: Mapping[str, Any]) -> None:
         if not request.is_over:
-            request.answer({**reply, "topologyVersion": self.topology_version})
+            now = Timestamp(*self.last)
+            times = {"operationTime": now, "$clusterTime": {"clusterTime": now}}
+            request.answer({**reply, **times, "topologyVersion": self.topology_version})
 
     def become_primary(self, term: int) -> None:
         """Take office."""
         self.is_primary, self.term = True, term
         self.version += 1
-        self.begun.clear()
+        self.transactions.clear()
         self.append(at=self._set.clocks.wall())
 
     def step_down(self, code: int = INTERRUPTED) -> None:
@@ -254,10 +390,17 @@ class Member:
             return
         self.is_primary = False
         self.version += 1
-        self.begun.clear()
+        self.transactions.clear()
         waiting, self.waiting = self.waiting, []
         for one in waiting:
             self._fail_concern(one, code, "InterruptedDueToReplStateChange")
+        held_up, self.held_up = self.held_up, []
+        for one in held_up:
+            if one.request.command.reads:
+                self.held_up.append(one)
+            else:
+                exc = error_of(code, "Interrupted", one.request.command, self._set.version)
+                self._answer(one.request, exc.reply)
 
     def kill(self, *, loses: bool) -> None:
         """Die at once.
@@ -271,7 +414,8 @@ class Member:
             for timer in one.timers:
                 timer.cancel()
         self.waiting.clear()
-        self.begun.clear()
+        self.held_up.clear()
+        self.transactions.clear()
         if loses:
             self.truncate(self.journaled)
 
@@ -290,6 +434,7 @@ class Member:
         """Go on, with what has come meanwhile, as whoever one was."""
         self.is_frozen = False
         self.journaled = len(self.oplog)
+        self.resume()
         inbox, self.inbox = self.inbox, []
         for request in inbox:
             self._execute(request)
@@ -300,6 +445,8 @@ class Member:
             del self.oplog[length:]
             self.journaled = min(self.journaled, length)
             self.state = State()
+            if length < self._committed_length:
+                self._committed, self._committed_length = State(), 0
             for entry in self.oplog:
                 self.state.apply(entry)
 
@@ -316,238 +463,4 @@ class Member:
             self.state.apply(entry)
         self.journaled = len(self.oplog)
         self.term = source.term
-
-
-def labels_of(code: int, command: Command, version: tuple[int, int]) -> list[str]:
-    """Return the labels of an error that a command meets."""
-    since = _RETRYABLE_CODES.get(code)
-    is_labelled = command.number is not None and since is not None and since <= version
-    return [RETRYABLE] if is_labelled else []
-
-
-def with_concern_error(
-    reply: Mapping[str, Any], command: Command, code: int, text: str, version: tuple[int, int]
-) -> dict[str, Any]:
-    """Return a reply that says that the write concern was not met."""
-    failed = {**reply, "writeConcernError": {"code": code, "errmsg": text}}
-    labels = labels_of(code, command, version)
-    return {**failed, "errorLabels": labels} if labels else failed
-
-
-class ReplicaSet:
-    """The members, and what happens between them.
-
-    Args:
-        loop: The event loop, of virtual time.
-        clocks: What the servers' clocks say.
-        random: How long everything takes.
-        note: Takes a line of what happens.
-        size: How many members there are.
-        version: That of the servers.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        clocks: Any,
-        random: Random,
-        note: Callable[[str], None],
-        size: int = 3,
-        version: tuple[int, int] = (6, 0),
-    ) -> None:
-        self.loop = loop
-        self.version = version
-        self.clocks = clocks
-        self.note = note
-        self._random = random
-        self.members = [Member(self, number) for number in range(size)]
-        self._committed: Entry | None = None
-        self.sessions: dict[bytes, float] = {}
-        """Those that the servers know, and when they were used last."""
-
-        self.belated: list[Belated] = []
-        """What came so late from a router that nobody knew that it was done."""
-
-        self.has_changed: Callable[[Member], None] = lambda _: None
-        """Told when what a member says of itself is another thing now."""
-
-        self.elected_at = 0.0
-        """When the latest primary was elected, in seconds."""
-
-        self._elect()
-        loop.call_later(_REAPED_EVERY, self._reap)
-
-    @property
-    def majority(self) -> int:
-        """How many are more than a half."""
-        return len(self.members) // 2 + 1
-
-    @property
-    def primary(self) -> Member | None:
-        """The primary that the majority follows, or None."""
-        voters = [member for member in self.members if member.votes]
-        latest = max((member.seen_term for member in voters), default=0)
-        return next((one for one in voters if one.is_primary and one.term >= latest), None)
-
-    def seen_sessions(self, command: Command) -> None:
-        """Note the session of a command."""
-        if command.session is not None:
-            self.sessions[command.session] = self.loop.time()
-
-    def _reap(self) -> None:
-        """End the sessions that nobody has used, and forget what was done over ended ones."""
-        now = self.loop.time()
-        for session in [one for one, at in self.sessions.items() if now - at > REMEMBERED_FOR]:
-            del self.sessions[session]
-        for member in self.members:
-            if not member.is_frozen:
-                member.forget_old()
-        self.loop.call_later(_REAPED_EVERY, self._reap)
-
-    def commit_index(self, member: Member) -> int:
-        """Return up to which of a primary's entries a majority has them for good."""
-        oplog = member.oplog
-        have = sorted(
-            (self._common(member, other) for other in self.members if other.is_up), reverse=True
-        )
-        length = have[self.majority - 1] if len(have) >= self.majority else 0
-        if not length or oplog[length - 1].term != member.term:
-            return 0
-        return oplog[length - 1].index
-
-    def _common(self, member: Member, other: Member) -> int:
-        if member is other:
-            return member.journaled
-        length = min(len(member.oplog), other.journaled)
-        while length and member.oplog[length - 1] is not other.oplog[length - 1]:
-            length -= 1
-        return length
-
-    def has_written(self, member: Member) -> None:
-        """Have a primary's entry in its journal soon, and at the others."""
-        if member.journaled == len(member.oplog) - 1:
-            self.loop.call_later(self._random.uniform(0.0, 0.03), self._journal, member)
-        self._replicate(member)
-
-    def _journal(self, member: Member) -> None:
-        if member.is_up and not member.is_frozen:
-            member.journaled = len(member.oplog)
-            self._look_after_commits(member)
-
-    def _replicate(self, primary: Member) -> None:
-        for member in self.members:
-            if member is not primary and not member.is_pulling:
-                member.is_pulling = True
-                self.loop.call_later(self._random.uniform(0.0005, 0.01), self._pull, member)
-
-    def _pull(self, member: Member) -> None:
-        member.is_pulling = False
-        primary = self.primary
-        if primary is None or primary is member or not member.votes or member.is_primary:
-            return
-        if member.last != primary.last or member.term != primary.term:
-            member.pull(primary)
-        self._look_after_commits(primary)
-
-    def _look_after_commits(self, primary: Member) -> None:
-        if primary.is_primary and primary.is_up and not primary.is_frozen:
-            index = self.commit_index(primary)
-            if index > (self._committed.index if self._committed else 0):
-                self._committed = primary.oplog[index - 1]
-            if index and not primary.is_cut_off:
-                primary.has_committed(index)
-
-    # What happens to members.
-
-    def kill(self, member: Member, *, loses: bool) -> None:
-        """End a member's process."""
-        member.kill(loses=loses)
-        self.has_changed(member)
-        self._expect_election()
-
-    def start(self, member: Member) -> None:
-        """Start a member again."""
-        member.start()
-        self.has_changed(member)
-        self._join(member)
-
-    def freeze(self, member: Member) -> None:
-        """Stop a member."""
-        member.freeze()
-        self._expect_election()
-
-    def thaw(self, member: Member) -> None:
-        """Let a member go on."""
-        member.thaw()
-        self._look_after_commits(member)
-        self._join(member)
-
-    def cut_off(self, member: Member) -> None:
-        """Take a member from the others."""
-        member.is_cut_off = True
-        self._expect_election()
-
-    def join(self, member: Member) -> None:
-        """Have the others see a member again."""
-        member.is_cut_off = False
-        self._join(member)
-
-    def step_down(self) -> None:
-        """Have the primary step down, and another one elected."""
-        primary = self.primary
-        if primary is not None:
-            primary.step_down(self._random.choice([INTERRUPTED, STEPPED_DOWN]))
-            self.has_changed(primary)
-            self.loop.call_later(self._random.uniform(0.01, 1.0), self._elect)
-
-    def _give_up_alone(self) -> None:
-        """Have who sees no majority be primary no more."""
-        voters = sum(member.votes for member in self.members)
-        for member in self.members:
-            seen = 1 if member.is_cut_off else voters
-            if member.is_primary and not member.is_frozen and seen < self.majority:
-                member.step_down()
-                self.has_changed(member)
-
-    def _join(self, member: Member) -> None:
-        """Have a member hear soon who the primary is."""
-        self.loop.call_later(self._random.uniform(0.0, 0.5), self._hear, member)
-        self._expect_election()
-
-    def _hear(self, member: Member) -> None:
-        if not member.votes:
-            return
-        voters = [one for one in self.members if one.votes]
-        term = max(one.seen_term for one in voters)
-        for one in voters:  # the others hear of it, too, and of the term that it knows
-            one.seen_term = term
-            if one.is_primary and one.term < term:
-                one.step_down()
-                self._expect_election()
-                self.has_changed(one)
-        self.has_changed(member)
-        if self.primary is not None:  # somebody may have looked in vain meanwhile
-            self._replicate(self.primary)
-
-    def _expect_election(self) -> None:
-        self.loop.call_later(10.0, self._give_up_alone)
-        self.loop.call_later(self._random.uniform(0.1, 11.0), self._elect)
-
-    def _elect(self) -> None:
-        voters = [member for member in self.members if member.votes]
-        if self.primary is not None or len(voters) < self.majority:
-            return
-        newest = max(member.last for member in voters)
-        winner = self._random.choice([one for one in voters if one.last == newest])
-        term = max(member.seen_term for member in self.members) + 1
-        committed = self._committed
-        if committed is not None and winner.oplog[committed.index - 1] is not committed:
-            raise AssertionError("an elected member lacks what a majority had")
-        self.note(f"{winner} is primary, term {term}")
-        self.elected_at = self.loop.time()
-        for member in voters:
-            member.seen_term = term
-            member.step_down()
-        winner.become_primary(term)
-        for member in voters:
-            self.has_changed(member)
+        self.resume()

@@ -5,7 +5,7 @@ from random import Random
 
 from tests.simulation.driver import Network
 
-KINDS = (
+WRITES = (
     "insert",
     "update",
     "upsert",
@@ -21,6 +21,9 @@ KINDS = (
     "keyed",
     "contested",
 )
+READS = ("find_one", "count", "estimated", "distinct", "causal")
+TRANSFERS = ("with_transaction", "run_transaction", "transaction", "explicit")
+KINDS = WRITES + READS + TRANSFERS
 FAULTS = (
     "kill",
     "freeze",
@@ -33,6 +36,8 @@ FAULTS = (
     "partition",
 )
 SECONDS = 40.0
+
+_GROUPS = (WRITES, WRITES, WRITES + READS, KINDS, KINDS, TRANSFERS, TRANSFERS + READS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,9 @@ class Operation:
     Of a contested document it says that one is inserted, and not deleted; of an insert that travels
     with others, 0 says that there is such a document already, and 1 that nobody can encode it.
     """
+
+    how: int = 0
+    """Some number, for what else its callers have to choose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,10 @@ class Plan:
     def of(cls, seed: int, count: int = 150) -> "Plan":
         """Return the run of a seed: its own mix of loads and faults."""
         random = Random(f"plan {seed}")
-        kinds = random.sample(KINDS, random.randint(1, len(KINDS)))
+        group = random.choice(_GROUPS)
+        kinds = random.sample(group, random.randint(1, len(group)))
+        transfers = sum(kind in TRANSFERS for kind in kinds) / len(kinds)
+        count = round(count / (1 + 1.5 * transfers))  # each of them is many commands
         kinds_of_faults = random.sample(FAULTS, random.randint(0, 4))
         network = Network(opening=random.choice([0.0, 0.3, 1.0]))
         for name in (field.name for field in fields(Network)):
@@ -134,19 +145,38 @@ class Plan:
         # Where nothing is heard of a command for a while, a few connections are not enough.
         least = 10 if network.holds or "partition" in kinds_of_faults else 1
         styles = _Styles(random, [fault.at for fault in faults], is_patient=theme < 0.06)
+        routers = random.choice([0.0, 0.05, 0.5]) if random.random() < 0.3 else None
+        # Whole transactions are run again as long as there is time.
+        is_rough = network.befalls >= 0.3 or (routers or 0.0) >= 0.3
+        operations = [styles.operation(index, random.choice(kinds)) for index in range(count)]
         return cls(
             seed,
-            tuple(styles.operation(index, random.choice(kinds)) for index in range(count)),
+            tuple(_bounded(one, 5.0 if is_rough else 60.0) for one in operations),
             faults,
             network,
             version=random.choice([(6, 0), (6, 0), (5, 0), (4, 4)]),
             connections=max(least, random.choice([1, 2, 10, 100])),
             at_once=max(least, random.choice([1, 2, 10, 256])),
             together=random.choice([(1000, 2**24), (1000, 2**24), (3, 2**24), (1000, 100)]),
-            routers=random.choice([0.0, 0.05, 0.5]) if random.random() < 0.3 else None,
+            routers=routers,
             closed_at=random.uniform(0, SECONDS) if random.random() < 0.1 else None,
             has_coroutines=seed % 2 == 0,
         )
+
+
+def _bounded(operation: Operation, most: float) -> Operation:
+    """Return a transaction with so many seconds for all its runs; 120 are many where all fail.
+
+    If it is cancelled at once, that is anywhere in its first run.
+    """
+    if operation.kind not in TRANSFERS:
+        return operation
+    limit, cancelled = operation.deadline, operation.cancelled
+    if cancelled is not None and cancelled < 0.1:
+        operation = replace(operation, cancelled=0.001 * (operation.how % 40))
+    if limit is None and most > 5:
+        return operation
+    return replace(operation, deadline=most if limit is None else min(limit, most))
 
 
 class _Styles:
@@ -180,4 +210,5 @@ class _Styles:
             random.randint(1, 6),
             random.random() < 0.5,
             random.choice([None, None, 0, 1, 2]),
+            random.randrange(1000),
         )

@@ -15,7 +15,14 @@ from unittest import mock
 
 import bson
 from pymongo import DeleteOne, InsertOne, ReturnDocument, UpdateOne
-from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, PyMongoError
+from pymongo.errors import (
+    BulkWriteError,
+    ConnectionFailure,
+    NetworkTimeout,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
 
 from aioretry import (
     DeadlineExceeded,
@@ -29,21 +36,24 @@ from aioretry import (
     resolve,
 )
 from aioretry._drivers import motor, pymongo_async
-from aioretry._writes.context import CLOSE_TIMEOUT
+from aioretry._writes.context import CLOSE_TIMEOUT, settled
 from aioretry.pymongo import AsyncRetryClient
 from tests.simulation.clock import Clocks, VirtualLoop
+from tests.simulation.commands import INCOMPLETE_HISTORY, Command
 from tests.simulation.driver import (
     NOTHING_WRITTEN,
     OPERATION,
     VANISHED_FOR,
     SimulatedDriver,
-    UserSession,
 )
 from tests.simulation.keys import Key
-from tests.simulation.members import Member, ReplicaSet
-from tests.simulation.plan import Fault, Operation, Plan
+from tests.simulation.members import Member
+from tests.simulation.plan import READS, TRANSFERS, Fault, Operation, Plan
+from tests.simulation.reads import PREFERENCES, Reads
+from tests.simulation.replica_set import ReplicaSet
 from tests.simulation.routers import HOST_UNREACHABLE, NO_PRIMARY_FOUND, Router
-from tests.simulation.state import INCOMPLETE_HISTORY, REMEMBERED_FOR
+from tests.simulation.state import REMEMBERED_FOR
+from tests.simulation.transfers import TIMES, Transfers
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 GRACE = 0.25 + 0.05
@@ -94,6 +104,9 @@ class Told:
     is_answered: bool = False
     """Whether an answer has come after the end that says that all is done."""
 
+    ended: float | None = None
+    """When it had ended, in seconds, if its caller has done something else since."""
+
     took: float = 0.0
     is_over: bool = False
 
@@ -140,6 +153,14 @@ class Run:
         self.removed: dict[str, int] = {}
         """Which operation was told that it has removed a contested document."""
 
+        self.transfers = transfers = Transfers(self)
+        self.reads = reads = Reads(self)
+        self.others: dict[str, Any] = {
+            kind: one for one in (transfers, reads) for kind in one.kinds
+        }
+        """Who does what is no single write, by its kind."""
+
+        self.expected_codes = _EXPECTED_CODES
         self.troubled_at = 0.0
         """When something has happened to a server, in seconds."""
 
@@ -191,9 +212,9 @@ class Run:
         self.collection = self.client.db.things
         documents, size = plan.together
         self.view = self.collection.coalesced(max_documents=documents, max_bytes=size)
-        self.shared = UserSession(self.driver)
-        self.session = self.client.start_session() if plan.has_coroutines else self.shared
-        self.driver.user_sessions[self.session] = self.shared
+        self.session = await settled(self.client.start_session())
+        own = self.driver._own(self.session)
+        self.shared = bytes(own.session_id["id"])
         tasks = [self.loop.create_task(self._operate(one)) for one in plan.operations]
         if plan.closed_at is not None:
             self.loop.call_at(plan.closed_at, self._close)
@@ -203,9 +224,9 @@ class Run:
             await asyncio.wait(tasks, timeout=PATIENCE)
         for task, operation in zip(tasks, plan.operations, strict=True):
             if not task.done():
-                self._complain(operation, "hangs")
+                self.complain(operation, "hangs")
             elif task.exception() is not None:
-                self._complain(operation, f"ended with {task.exception()!r}")
+                self.complain(operation, f"ended with {task.exception()!r}")
         ends = max((fault.at + fault.seconds for fault in plan.faults), default=0.0)
         await asyncio.sleep(max(0.0, ends - self.loop.time()) + QUIET)
         if plan.closed_at is None:
@@ -226,7 +247,7 @@ class Run:
         room, driver = motor, "MotorDriver"
         if self.plan.has_coroutines:
             face, room, driver = AsyncRetryClient, pymongo_async, "AsyncioDriver"
-        with mock.patch.object(room, driver, return_value=self.driver):
+        with mock.patch.object(room, driver, self.driver.of):
             return face(
                 "mongodb://simulated/?w=majority", max_concurrent_attempts=self.plan.at_once
             )
@@ -250,19 +271,18 @@ class Run:
             for position in range(operation.count):
                 tag = f"t{operation.index}_{position}"
                 for kind in ("d", "u", "r"):
-                    primary.append(
-                        collection="things",
-                        key=f"{kind}{tag}",
-                        document={"_id": f"{kind}{tag}"},
-                        at=0.0,
-                    )
+                    key = f"{kind}{tag}"
+                    primary.append(changes=(("things", key, {"_id": key}),), at=0.0)
         for key in ("hot", "many0", "many1"):
             document = {"_id": key, "many": key != "hot"}
-            primary.append(collection="things", key=key, document=document, at=0.0)
+            primary.append(changes=(("things", key, document),), at=0.0)
+        self.transfers.prepare()
+        self.set.settle()
 
-    def _has_sent(self, index: int, body: Mapping[str, Any], session: bytes) -> None:
-        self._judge_order(body)
-        if (session == self.shared.id) != (index in self.of_session):
+    def _has_sent(self, index: int, command: Command) -> None:
+        self._judge_order(command.body)
+        self.transfers.hears(index, command)
+        if (command.session == self.shared) != (index in self.of_session):
             self.wrong.append(f"operation {index}: something is sent over another session")
         self.sent += 1
         if self.sent == MOST_SENT:  # such a run would take hours
@@ -270,15 +290,20 @@ class Run:
             self.loop.stop()
         self.sent_for[index] += 1
         told = self.told.get(index)
-        if told is not None and told.is_over:
+        if told is not None and told.is_over and not self._may_be_sent(index, command):
             self.wrong.append(f"operation {index}: something is sent after it was over")
 
-    def _has_answered(self, index: int) -> None:
+    def _may_be_sent(self, index: int, command: Command) -> bool:
+        kind = next(one.kind for one in self.plan.operations if one.index == index)
+        return kind in self.others and self.others[kind].may_be_sent(command)
+
+    def _has_answered(self, index: int, command: Command) -> None:
+        self.transfers.hears_answer(command)
         told = self.told.get(index)
         if told is not None:
             told.is_answered = told.error is not None
 
-    def _complain(self, operation: Operation, text: str) -> None:
+    def complain(self, operation: Operation, text: str) -> None:
         self.wrong.append(f"operation {operation.index} ({operation.kind}): {text}")
 
     # Faults.
@@ -357,13 +382,13 @@ class Run:
     def _see_trouble(self) -> None:
         self.troubled_at = max(self.troubled_at, self.loop.time())
 
-    def _well_for(self) -> float:
+    def well_for(self) -> float:
         """How long nothing has happened to the servers, in seconds."""
         if self.driver.network.vanished == 1.0:
             return 0.0
         return self.loop.time() - max(self.troubled_at, self.set.elected_at)
 
-    def _somebody_is_there(self) -> bool:
+    def somebody_is_there(self) -> bool:
         """Tell whether there is a primary, and a router that is awake if there are some."""
         servers, has_routers = self.driver.servers, self.plan.routers is not None
         is_reached = not has_routers or any(one.is_up and not one.is_frozen for one in servers)
@@ -376,22 +401,25 @@ class Run:
         OPERATION.set(operation.index)
         tags = [f"t{operation.index}_{n}" for n in range(_count_of(operation))]
         told = self.told[operation.index] = Told(tags)
-        began = self.loop.time()
+        began, others = self.loop.time(), self.others.get(operation.kind)
+        limit = operation.deadline if others is None else others.deadline_of(operation)
         try:
             async with asyncio.timeout(operation.cancelled):
-                with deadline(operation.deadline):
+                with deadline(limit):
                     if self._style(operation) == "task":
                         await self._call_in_task(operation, tags)
                     else:
                         await self._call(operation, tags)
         except Exception as exc:  # noqa: BLE001 - it is what is looked at
             told.error = exc
-            told.outcomes = _outcomes(operation, told, exc)
+            told.outcomes = self._outcomes(operation, told, exc)
             self.note(f"op {operation.index} ends with {exc!r}: {told.outcomes}")
         else:
             told.outcomes = [APPLIED] * len(tags)
+            if others is not None:
+                told.outcomes = others.outcomes_of_success(operation)
             self.note(f"op {operation.index} ends well")
-        told.took = self.loop.time() - began
+        told.took = (told.ended or self.loop.time()) - began
         self._judge_time(operation, told)
         if self.plan.closed_at is None:
             self._judge_error(operation, told)
@@ -413,31 +441,43 @@ class Run:
         except ResolveError as exc:
             self.note(f"op {operation.index} can't be resolved: {exc}")
         except Exception as exc:  # noqa: BLE001 - it is what is looked at
-            told.outcomes = _resolved(operation, told, _outcomes(operation, told, exc))
+            told.outcomes = _resolved(operation, told, self._outcomes(operation, told, exc))
             self.note(f"op {operation.index} is resolved by {exc!r}: {told.outcomes}")
         else:
             told.outcomes = _resolved(operation, told, [APPLIED] * len(told.tags))
             self.note(f"op {operation.index} is resolved: applied")
+        if operation.kind in self.others and UNKNOWN not in told.outcomes:
+            self.others[operation.kind].is_resolved(operation)
         if is_answered and operation.kind in _OF_ONE and self.sent_for[operation.index] > sent:
-            self._complain(operation, "was sent once more, although its answer had come")
+            self.complain(operation, "was sent once more, although its answer had come")
         if self.loop.time() - began > 10.0 + GRACE:
-            self._complain(operation, f"resolve took {self.loop.time() - began:.2f} s")
+            self.complain(operation, f"resolve took {self.loop.time() - began:.2f} s")
+
+    def _outcomes(self, operation: Operation, told: Told, exc: BaseException) -> list[Outcome]:
+        others = self.others.get(operation.kind)
+        return (
+            _outcomes(operation, told, exc)
+            if others is None
+            else others.outcomes(operation, told, exc)
+        )
 
     def _judge_time(self, operation: Operation, told: Told) -> None:
-        limits = [one for one in (operation.deadline, operation.cancelled) if one is not None]
-        if limits and told.took > min(limits) + GRACE:
-            self._complain(operation, f"took {told.took:.2f} s, and may take {min(limits)} s")
+        callers = self.others.get(operation.kind, self.reads)
+        most = callers.most_seconds(operation)
+        if most is not None and told.took > most + GRACE:
+            self.complain(operation, f"took {told.took:.2f} s, and may take {most} s")
         closed_at = self.plan.closed_at
         since = 0.0 if closed_at is None else min(self.loop.time() - closed_at, told.took)
-        if since > CLOSE_TIMEOUT + GRACE:
-            self._complain(operation, f"ended {since:.2f} s after the client was closed")
+        is_slow = operation.kind in TRANSFERS and self.transfers.style_of(operation) == "slow"
+        if since > CLOSE_TIMEOUT + GRACE and not is_slow:
+            self.complain(operation, f"ended {since:.2f} s after the client was closed")
         if operation.kind == "user_session":
             return  # each waits for those before it, and each of those as long as it may
-        if not limits and not self.plan.network.hangs:
+        if most is None and not self.plan.network.hangs:
             # As long as nobody else can be elected, whoever is frozen is waited for.
-            since = min(told.took - self._turns(operation, told), self._well_for())
+            since = min(told.took - self._turns(operation, told), self.well_for())
             if since > LONGEST:
-                self._complain(operation, f"took {since:.2f} s although all was well")
+                self.complain(operation, f"took {since:.2f} s although all was well")
 
     def _turns(self, operation: Operation, told: Told) -> float:
         """How long an operation may have waited for its turn, in seconds.
@@ -451,7 +491,7 @@ class Run:
         # If one router is down, the other one's connections are all that there are.
         return self._taken(operation, told, self.plan.connections, in_line)
 
-    def _is_crowded(self, operation: Operation, told: Told) -> bool:
+    def is_crowded(self, operation: Operation, told: Told) -> bool:
         """Tell whether an operation has had turns, and others the places nearly all the time.
 
         Who is sent in the order of the calls has a turn in any case: there are not so many others.
@@ -482,6 +522,9 @@ class Run:
     def _judge_error(self, operation: Operation, told: Told) -> None:
         """What could be sent again is, as long as there is time; and inside it all is served."""
         network, error = self.plan.network, told.error
+        if operation.kind in self.transfers.kinds:
+            self.transfers.judge(operation, told)
+            return
         tried = [] if error is None else attempts_of(error)
         if operation.kind in _OF_ONE and any(error is one.error for one in tried):
             wrote = [
@@ -489,26 +532,34 @@ class Run:
             ]
             first = [one.error for one in tried]
             if error is not (wrote or [*reversed(first)])[-1]:
-                self._complain(operation, f"{error!r} is raised in the place of another one")
+                self.complain(operation, f"{error!r} is raised in the place of another one")
         is_asked = told.is_in_doubt or any(attempt.sent for attempt in tried)
         if UNKNOWN in told.outcomes and not is_asked:
-            self._complain(operation, "is in doubt, but nothing was sent")
+            self.complain(operation, "is in doubt, but nothing was sent")
+        if isinstance(error, ServerSelectionTimeoutError) and told.took < SELECTION_TIMEOUT - 0.1:
+            self.complain(operation, f"has looked for a server for too short a time: {error!r}")
+        is_late = operation.deadline is not None and told.took > operation.deadline - 1e-6
+        says_so = isinstance(error, DeadlineExceeded)
+        if is_late and isinstance(error, NetworkTimeout) and not says_so:
+            self.complain(operation, f"is not told that its deadline is over: {error!r}")
         expected = _EXPECTED_CODES | ({None} if self._may_be_unasked(operation, told) else set())
         if isinstance(error, OperationFailure) and _codes_of(error) - expected:
-            self._complain(operation, f"ended with {error!r}")
+            self.complain(operation, f"ended with {error!r}")
         is_limited = operation.deadline is not None and operation.deadline >= 60
         if not is_limited or operation.cancelled is not None or operation.kind in _PATIENT:
             return
         if isinstance(error, DeadlineExceeded):
-            is_well = self._somebody_is_there() and self._well_for() > 30
+            is_well = self.somebody_is_there() and self.well_for() > 30
             is_served = is_well and network.breaks < 0.7 and not network.hangs
-            if is_served and not self._is_crowded(operation, told):
-                self._complain(operation, "was not served, although all is well")
+            if operation.kind in READS:  # it may be for those that are down
+                is_served &= all(one.votes for one in self.set.members)
+            if is_served and not self.is_crowded(operation, told):
+                self.complain(operation, "was not served, although all is well")
         elif isinstance(error, ConnectionFailure) and told.took < SELECTION_TIMEOUT - 0.1:
             # Where the clock was set, a server may have forgotten the write.
             is_forgotten = network.forgotten or self.clocks.set_ahead
             if not is_forgotten and not network.overloaded:
-                self._complain(operation, f"ended before its time with {error!r}")
+                self.complain(operation, f"ended before its time with {error!r}")
 
     def _may_be_unasked(self, operation: Operation, told: Told) -> bool:
         """Tell whether nobody could ask what an answer without a code has left out.
@@ -541,8 +592,10 @@ class Run:
         most = commands * (40 + 4 * told.took + 3 * self.driver.changes)
         if operation.deadline is None and operation.kind in _OF_ONE:
             most = MOST_WITHOUT_A_DEADLINE
+        if operation.kind in self.others:
+            most = self.others[operation.kind].most_sent(operation, told.took)
         if self.sent_for[operation.index] > most:
-            self._complain(operation, f"was sent {self.sent_for[operation.index]} times")
+            self.complain(operation, f"was sent {self.sent_for[operation.index]} times")
 
     def _style(self, operation: Operation) -> str:
         """Return how a coroutine is awaited; Motor's face has none."""
@@ -578,6 +631,8 @@ class Run:
                 await self._call_operation(operation, tags)
             case "keyed":
                 await self._call_with_key(operation, tag)
+            case kind if kind in self.others:
+                await self.others[kind].call(operation, self.told[operation.index])
             case _:
                 write = self._write(operation, tags)
                 if self._style(operation) == "later":
@@ -589,7 +644,7 @@ class Run:
                 if operation.kind != "find_one_and_update":
                     return
                 if not 1 <= result[tag] <= 1 + self._done_again(operation, tag):
-                    self._complain(operation, f"returned {result[tag]}")
+                    self.complain(operation, f"returned {result[tag]}")
 
     def _write(self, operation: Operation, tags: list[str]) -> Any:
         """Return a write of one call, to be awaited."""
@@ -638,7 +693,7 @@ class Run:
         again = await self._write_with_key(key, tag)
         is_known = isinstance(again, OperationFailure) and again.code == INCOMPLETE_HISTORY
         if is_known and outcome_of(again) is not UNKNOWN:
-            self._complain(operation, f"{again!r} denies what it says was done before")
+            self.complain(operation, f"{again!r} denies what it says was done before")
         if first is not None and again is not None:
             raise first if told.is_in_doubt else again
 
@@ -652,7 +707,7 @@ class Run:
         if removed is not None:
             by = self.removed.setdefault(removed["by"], operation.index)
             if by != operation.index:
-                self._complain(operation, f"operation {by} was told to have removed the same")
+                self.complain(operation, f"operation {by} was told to have removed the same")
 
     async def _write_with_key(self, key: Key, tag: str) -> PyMongoError | None:
         """Return what it ended with, or None."""
@@ -671,18 +726,24 @@ class Run:
         self.driver.network = type(self.plan.network)()
         with deadline(30.0):
             await self.collection.update_one({"_id": "hot"}, {"$inc": {"served": 1}})
+            for preference in PREFERENCES:
+                things = self.collection.with_options(read_preference=preference)
+                await things.find_one({"_id": "hot"})
 
     def _judge_outcomes(self) -> None:
         primary = self.set.primary
         documents = primary.state.documents("things")
         self.inserted = Counter(
-            entry.document["by"]
+            document["by"]
             for entry in primary.oplog
-            if entry.document is not None and "by" in entry.document
+            for _, _, document in entry.changes
+            if document is not None and "by" in document
         )
+        for others in (self.transfers, self.reads):
+            others.judge_all()
         for operation in self.plan.operations:
             told = self.told.get(operation.index)
-            if told is None or not told.outcomes:
+            if told is None or not told.outcomes or operation.kind in self.others:
                 continue
             counts = [
                 _times(operation, position, tag, documents, self.inserted)
@@ -690,14 +751,14 @@ class Run:
             ]
             done = [bool(times) for times in counts]
             if operation.ordered and done != sorted(done, reverse=True):
-                self._complain(operation, f"its statements were done {counts} times, in this order")
+                self.complain(operation, f"its statements were done {counts} times, in this order")
             for tag, outcome, times in zip(told.tags, told.outcomes, counts, strict=True):
-                least, most = {APPLIED: (1, 1), NOT_APPLIED: (0, 0), UNKNOWN: (0, 1)}[outcome]
+                least, most = TIMES[outcome]
                 # What refuses it the second time has to come before that is told.
                 until = operation.at + told.took if outcome is NOT_APPLIED else math.inf
                 most += self._done_again(operation, tag, until)
                 if times is not None and not least <= times <= most:
-                    self._complain(
+                    self.complain(
                         operation, f"{tag} was told {outcome.name}, and was done {times} times"
                     )
 
@@ -716,9 +777,13 @@ class Run:
         )
 
     def _judge_leaks(self) -> None:
-        pending = self.client._write_path.coordinator().pending
-        if pending._under_way or pending.waiting:
-            self.wrong.append(f"left: {pending!r}")
+        path = self.client._write_path
+        coordinator = path.coordinator()
+        for pending in (coordinator.pending, *coordinator.reading.values()):
+            if pending._under_way or pending.waiting:
+                self.wrong.append(f"left: {pending!r}")
+        if path.aborting:
+            self.wrong.append(f"{len(path.aborting)} transactions are being aborted still")
         if self.driver.under_way or any(self.driver.opening.values()):
             self.wrong.append(f"{len(self.driver.under_way)} attempts are left in the driver")
 
@@ -727,8 +792,7 @@ class Run:
         while self.told:
             self.counts.update(one.name for one in self.told.popitem()[1].outcomes)
         gc.collect()
-        pooled = {session for session, _ in self.driver.pool} | {self.shared.id}
-        left = self.set.sessions.keys() - pooled - self.driver.ended
+        left = self.set.sessions.keys() - self.driver.pooled - {self.shared} - self.driver.ended
         if left:
             self.wrong.append(f"{len(left)} sessions are left at the servers")
 

@@ -3,41 +3,57 @@
 It is a function of the member's oplog, so that what is rolled back is forgotten by both.
 """
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from tests.simulation.commands import (
+    DUPLICATE_KEY,
+    INCOMPLETE_HISTORY,
+    INVALID_OPTIONS,
+    MAX_TIME,
+    Command,
+    CommandError,
+    StatementError,
+    error_of,
+)
 
 FIRST_TELLING = (6, 0)
 """From this version on a reply says what is known from before."""
 
 FIRST_IN_ORDER = (5, 0)
 
-DUPLICATE_KEY = 11000
-INVALID_OPTIONS = 72
-INCOMPLETE_HISTORY = 217
-TOO_OLD = 225
-
 # TransactionRecordMinimumLifetimeMinutes, and logicalSessionTimeoutMinutes.
 REMEMBERED_FOR = 30 * 60.0
+
+Documents: TypeAlias = Mapping[Any, Mapping[str, Any]]
+T = TypeVar("T")
+Work: TypeAlias = Generator[bool, None, T]
+"""What is done in one go, unless it yields because it has to wait until something has happened.
+
+It yields whether it can be given up meanwhile.
+"""
+
+Change: TypeAlias = tuple[str, Any, Mapping[str, Any] | None]
+"""A collection, an id, and what the document is now; None if it was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the oplog: one statement that has changed something, or nothing but a term."""
+    """An entry of the oplog: a statement that has changed something, a commit, or a new term."""
 
     term: int
     index: int
     at: float
-    collection: str = ""
-    key: Any = None
-    document: Mapping[str, Any] | None = None
-    """What it is now; None if it was deleted."""
-
+    changes: tuple[Change, ...] = ()
     session: bytes | None = None
     number: int = 0
     statement: int = 0
     answer: Mapping[str, Any] = field(default_factory=dict)
     """What is told of the statement, now and whenever it is asked again."""
+
+    commits: bool = False
+    """Whether it is all that a transaction has written."""
 
 
 @dataclass(slots=True)
@@ -50,6 +66,17 @@ class Record:
     is_incomplete: bool = False
     """Whether entries of it have left the oplog."""
 
+    is_committed: bool = False
+    """Whether it is that of a transaction."""
+
+
+class Watcher(Protocol):
+    """Who wants to know what documents were before others changed them."""
+
+    def note(self, collection: str, key: Any, before: Mapping[str, Any] | None) -> None:
+        """Take note of one that is about to be changed."""
+        ...
+
 
 class State:
     """What the entries of an oplog amount to."""
@@ -57,6 +84,8 @@ class State:
     def __init__(self) -> None:
         self.collections: dict[str, dict[Any, Mapping[str, Any]]] = {}
         self.records: dict[bytes, Record] = {}
+        self.watchers: list[Watcher] = []
+        """Told of each document that is about to be changed."""
 
     def documents(self, collection: str) -> dict[Any, Mapping[str, Any]]:
         """Return the documents of a collection, by their ids."""
@@ -64,18 +93,22 @@ class State:
 
     def apply(self, entry: Entry) -> None:
         """Take over an entry of the oplog."""
-        if entry.collection:
-            documents = self.documents(entry.collection)
-            if entry.document is None:
-                documents.pop(entry.key, None)
+        for collection, key, document in entry.changes:
+            documents = self.documents(collection)
+            for watcher in self.watchers:
+                watcher.note(collection, key, documents.get(key))
+            if document is None:
+                documents.pop(key, None)
             else:
-                documents[entry.key] = entry.document
+                documents[key] = document
         if entry.session is not None:
             record = self.records.get(entry.session)
             if record is None or record.number != entry.number:
                 record = self.records[entry.session] = Record(entry.number, entry.at)
             record.at = entry.at
-            record.statements[entry.statement] = entry.answer
+            record.is_committed = entry.commits
+            if not entry.commits:
+                record.statements[entry.statement] = entry.answer
 
     def forget_old(self, now: float, sessions: Container[bytes]) -> list[bytes]:
         """Forget what is old, apart from what was done over sessions that there are.
@@ -99,54 +132,6 @@ class State:
             record.is_incomplete = True
 
 
-class CommandError(Exception):
-    """The whole command is refused."""
-
-    def __init__(self, code: int, text: str, *labels: str) -> None:
-        super().__init__(text)
-        self.reply: dict[str, Any] = {"ok": 0.0, "code": code, "codeName": text, "errmsg": text}
-        if labels:
-            self.reply["errorLabels"] = [*labels]
-
-
-class StatementError(Exception):
-    """A statement is refused."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-@dataclass(slots=True)
-class Command:
-    """A command as it came over the wire."""
-
-    name: str
-    body: Mapping[str, Any]
-    session: bytes | None
-    number: int | None
-
-    @property
-    def collection(self) -> str:
-        """Where it goes."""
-        return str(self.body[self.name])
-
-    @property
-    def holds_multi(self) -> bool:
-        """Whether a statement may change several documents."""
-        if self.name == "delete":
-            return not all(one["limit"] for one in self.statements)
-        return self.name == "update" and any(one.get("multi") for one in self.statements)
-
-    @property
-    def statements(self) -> list[Mapping[str, Any]]:
-        """What it holds."""
-        fields = {"insert": "documents", "update": "updates", "delete": "deletes"}
-        if self.name == "findAndModify":
-            return [self.body]
-        return list(self.body[fields[self.name]])
-
-
 class Execution:
     """Executes a command on a primary, as a mongod does.
 
@@ -155,6 +140,8 @@ class Execution:
         state: What the primary stores; it is changed through entries only.
         append: Adds an entry to the oplog, which applies it.
         at: The server's time.
+        is_locked: Tells whether a transaction that is open bars who would write a document.
+        is_late: Tells whether its time is over.
     """
 
     def __init__(
@@ -163,23 +150,29 @@ class Execution:
         state: State,
         append: Callable[..., None],
         at: float,
+        is_locked: Callable[..., bool] = lambda *_, **__: False,
+        is_late: Callable[[], bool] = lambda: False,
     ) -> None:
         self._version = version
         self._state = state
         self._append = append
         self._at = at
+        self._is_locked = is_locked
+        self._is_late = is_late
 
-    def run(self, command: Command) -> dict[str, Any]:
-        """Return the reply.
+    def run(self, command: Command) -> Work[dict[str, Any]]:
+        """Return the reply, once no transaction holds it up any more.
 
         Raises:
             CommandError: The command is refused as a whole.
         """
-        if command.number is not None and command.holds_multi:
+        if command.is_retryable_write and command.holds_multi:
             raise CommandError(INVALID_OPTIONS, "no multi updates in retryable writes")
         record = self._record_of(command)
+        if record is not None and record.is_committed:
+            raise CommandError(INCOMPLETE_HISTORY, "it has been converted into a transaction")
         if command.name == "findAndModify":
-            return self._find_and_modify(command, record)
+            return (yield from self._find_and_modify(command, record))
         reply: dict[str, Any] = {"ok": 1.0, "n": 0}
         if command.name == "update":
             reply["nModified"] = 0
@@ -190,10 +183,10 @@ class Execution:
             if record is not None and known is None and record.is_incomplete:
                 raise CommandError(INCOMPLETE_HISTORY, "IncompleteTransactionHistory")
             try:
-                answer = known or self._execute(command, statement, number)
+                answer = known or (yield from self._execute(command, statement, number))
             except StatementError as exc:
                 errors.append({"index": index, "code": exc.code, "errmsg": str(exc)})
-                if command.body.get("ordered", True):
+                if self._ends_with_error(command):
                     break
                 continue
             if known is not None:
@@ -227,17 +220,32 @@ class Execution:
         for index, (number, statement) in enumerate(numbered):
             yield index, number, statement
 
+    def documents(self, collection: str) -> Documents:
+        """Return what the command sees of a collection."""
+        return self._state.documents(collection)
+
+    def _wait(self, command: Command, key: Any, *, upserts: bool) -> Work[None]:
+        """Wait for a transaction; who would insert by an update does so however long it takes.
+
+        Raises:
+            CommandError: It has taken so long that a write with an id ends with it.
+        """
+        is_patient = upserts and key not in self.documents(command.collection)
+        yield not is_patient
+        if is_patient and command.is_retryable_write and self._is_late():
+            raise error_of(MAX_TIME, "MaxTimeMSExpired", command, self._version)
+
+    def _ends_with_error(self, command: Command) -> bool:
+        """Tell whether the statements after one that was refused are left out."""
+        return bool(command.body.get("ordered", True))
+
     def _record_of(self, command: Command) -> Record | None:
         if command.number is None or command.session is None:
             return None
         record = self._state.records.get(command.session)
-        if record is None or record.number < command.number:
-            return None
-        if record.number > command.number:
-            raise CommandError(TOO_OLD, "TransactionTooOld")
-        return record
+        return record if record is not None and record.number == command.number else None
 
-    def _find_and_modify(self, command: Command, record: Record | None) -> dict[str, Any]:
+    def _find_and_modify(self, command: Command, record: Record | None) -> Work[dict[str, Any]]:
         known = None if record is None else record.statements.get(0)
         if record is not None and known is None and record.is_incomplete:
             raise CommandError(INCOMPLETE_HISTORY, "IncompleteTransactionHistory")
@@ -245,7 +253,12 @@ class Execution:
             told = {"retriedStmtId": 0} if self._version >= FIRST_TELLING else {}
             return {"ok": 1.0, **known, **told}
         key = command.body["query"]["_id"]
-        before = self._state.documents(command.collection).get(key)
+        upserts = bool(command.body.get("upsert"))
+        while self._is_locked(command.collection, key):
+            if not upserts and key not in self.documents(command.collection):
+                break  # it finds nothing
+            yield from self._wait(command, key, upserts=upserts)
+        before = self.documents(command.collection).get(key)
         after, is_changed = before, False
         if command.body.get("remove"):
             after, is_changed = None, before is not None
@@ -260,22 +273,24 @@ class Execution:
 
     def _execute(
         self, command: Command, statement: Mapping[str, Any], number: int
-    ) -> Mapping[str, Any]:
-        documents = self._state.documents(command.collection)
+    ) -> Work[Mapping[str, Any]]:
+        documents = self.documents(command.collection)
+        keys = _targets(command, statement, documents)
+        inserts = command.name == "insert"
+        while any(self._is_locked(command.collection, key, inserts=inserts) for key in keys):
+            yield from self._wait(command, keys[0], upserts=bool(statement.get("upsert")))
+            keys = _targets(command, statement, documents)
         if command.name == "insert":
             key = statement["_id"]
             if key in documents:
                 raise StatementError(DUPLICATE_KEY, f"E11000 duplicate key: {key}")
             return self._log(command, number, key, statement, {"n": 1})
-        keys = matching(documents, statement["q"])
         if command.name == "delete":
-            keys = keys if not statement["limit"] else keys[:1]
             for key in keys:
                 self._log(command, number, key, None, {"n": 1})
             return {"n": len(keys)}
-        keys = keys if statement.get("multi") else keys[:1]
-        if not keys and statement.get("upsert"):
-            key = statement["q"]["_id"]
+        if keys and keys[0] not in documents:
+            (key,) = keys
             after = updated({"_id": key}, statement["u"])
             return self._log(command, number, key, after, {"n": 1, "nModified": 0, "upserted": key})
         modified = 0
@@ -296,9 +311,7 @@ class Execution:
     ) -> Mapping[str, Any]:
         session = None if command.number is None else command.session
         self._append(
-            collection=command.collection,
-            key=key,
-            document=document,
+            changes=((command.collection, key, document),),
             session=session,
             number=command.number or 0,
             statement=number,
@@ -308,7 +321,17 @@ class Execution:
         return answer
 
 
-def matching(documents: Mapping[Any, Mapping[str, Any]], query: Mapping[str, Any]) -> list[Any]:
+def _targets(command: Command, statement: Mapping[str, Any], documents: Documents) -> list[Any]:
+    """Return the ids of the documents that a statement inserts or changes."""
+    if command.name == "insert":
+        return [statement["_id"]]
+    keys = matching(documents, statement["q"])
+    if not keys and statement.get("upsert"):
+        return [statement["q"]["_id"]]
+    return keys if statement.get("multi") or statement.get("limit") == 0 else keys[:1]
+
+
+def matching(documents: Documents, query: Mapping[str, Any]) -> list[Any]:
     """Return the ids of the documents that match."""
     if "_id" in query:
         return [query["_id"]] if query["_id"] in documents else []

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, Self
 from uuid import uuid4
@@ -16,13 +16,22 @@ from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure
 from aioretry.testing import Faults
 from tests.lengths import in_full
 from tests.simulation.clock import Clocks, VirtualLoop
-from tests.simulation.members import ReplicaSet, Request, labels_of, with_concern_error
-from tests.simulation.state import Command, CommandError
+from tests.simulation.commands import (
+    ABORT,
+    COMMIT,
+    MAX_TIME,
+    Command,
+    error_of,
+    with_concern_error,
+)
+from tests.simulation.members import Request
+from tests.simulation.replica_set import ReplicaSet
+from tests.simulation.sequences import SESSIONS, Sequence, Step, TransactionSequence
 
 STEPS = 60
-SESSIONS = 3
-CODES = (6, 7, 50, 64, 79, 89, 91, 112, 133, 134, 189, 262, 317, 384, 9001)
-CODES += (10107, 11600, 11601, 11602, 13435, 13436)
+HELD_UP = 0.3
+"""How long a command may wait for a transaction to end, in seconds."""
+
 TOLD = (
     "ok",
     "code",
@@ -44,22 +53,27 @@ class Model:
         self._set = ReplicaSet(
             self._loop, Clocks(self._loop), Random(1), lambda _: None, version=version
         )
+        self.was_held_up = False
+        """Whether the latest command has waited in vain for a transaction to end."""
+
         self._go_on()
 
-    def run(self, step: "Step") -> dict[str, Any] | None:
+    def run(self, step: Step) -> dict[str, Any] | None:
         """Return the reply to a command, or None if none came."""
         replies: list[Any] = []
-        name = next(iter(step.command))
-        command = Command(name, step.command, b"%d" % step.session, step.number)
+        self.was_held_up = False
+        command = Command(step.name, step.command, b"%d" % step.session, step.number)
         match step.fault:
             case "lost" | "closed":
                 return None
             case "error":
-                labels = labels_of(step.code, command, self._set.version)
-                return CommandError(step.code, "", *labels).reply
-        self._set.primary.receive(Request(command, True, None, None, replies.append))
+                return error_of(step.code, "", command, self._set.version).reply
+        self._set.primary.receive(Request(command, True, None, HELD_UP, replies.append))
         self._go_on()
         reply: dict[str, Any] = replies.pop()
+        self.was_held_up = reply.get("code") == MAX_TIME
+        if self.was_held_up:
+            return reply  # in time, and nothing else happens to it
         if step.fault == "concern":
             reply = with_concern_error(reply, command, step.code, "", self._set.version)
         return None if step.fault == "unanswered" else reply
@@ -95,18 +109,23 @@ class Real:
         self._faults = faults
         self._sessions = [Binary.from_uuid(uuid4()) for _ in range(SESSIONS)]
 
-    def run(self, step: "Step") -> dict[str, Any] | None:
+    def run(self, step: Step, *, is_held_up: bool = False) -> dict[str, Any] | None:
         """Return the reply to a command, or None if none came."""
         self._arm(step)
         with self._client.start_session(causal_consistency=False) as held:
             own = held.session_id
             server_session: Any = held._server_session
             server_session.session_id = {"id": self._sessions[step.session]}
-            whole = {**step.command, "writeConcern": {"w": "majority"}}
+            whole = {**step.command}
+            if step.has_concern:
+                whole["writeConcern"] = {"w": "majority"}
             if step.number is not None:
                 whole["txnNumber"] = Int64(step.number)
+            if is_held_up:
+                whole["maxTimeMS"] = round(1000 * HELD_UP)
+            database = self._client["admin" if step.name in {COMMIT, ABORT} else "simulation"]
             try:
-                return dict(self._client.simulation.command(whole, session=held))
+                return dict(database.command(whole, session=held))
             except OperationFailure as exc:
                 return dict(exc.details or {})
             except NotPrimaryError as exc:
@@ -116,11 +135,11 @@ class Real:
             finally:
                 server_session.session_id = own
 
-    def _arm(self, step: "Step") -> None:
+    def _arm(self, step: Step) -> None:
         """Have something happen to a command."""
         if step.fault is None:
             return
-        name = next(iter(step.command))
+        name = step.name
         data: dict[str, Any] = {"failCommands": [name]}
         match step.fault:
             case "lost":
@@ -150,88 +169,12 @@ def told(reply: Mapping[str, Any] | None) -> dict[str, Any] | None:
         return None
     found = {name: reply[name] for name in TOLD if name in reply}
     found["writeConcernError"] = reply.get("writeConcernError", {}).get("code")
+    if "cursor" in reply:
+        found["found"] = reply["cursor"]["firstBatch"]
+    if "values" in reply:
+        found["values"] = sorted(reply["values"])
     found["writeErrors"] = [(one["index"], one["code"]) for one in reply.get("writeErrors", ())]
     return found
-
-
-@dataclass(frozen=True)
-class Step:
-    """A command, and what happens to it."""
-
-    command: dict[str, Any]
-    session: int
-    number: int | None
-    fault: str | None = None
-    code: int = 0
-
-
-class Sequence:
-    """Commands of one client, some of them asked again.
-
-    Args:
-        seed: Decides all of it.
-        collection: Where they go.
-        fails: Whether something happens to some of them.
-    """
-
-    def __init__(self, seed: int, collection: str, *, fails: bool) -> None:
-        self._random = Random(f"sequence {seed}")
-        self._fails = fails
-        self._collection = collection
-        self._numbers = [0] * SESSIONS
-        self._latest: dict[int, dict[str, Any]] = {}
-
-    def step(self) -> Step:
-        """Return what is asked next."""
-        step = Step(*self._asked())
-        if not self._fails or self._random.random() < 0.6:
-            return step
-        fault = self._random.choice(["lost", "unanswered", "closed", "error", "concern"])
-        return replace(step, fault=fault, code=self._random.choice(CODES))
-
-    def _asked(self) -> tuple[dict[str, Any], int, int | None]:
-        random, session = self._random, self._random.randrange(SESSIONS)
-        draw = random.random()
-        if draw < 0.35 and session in self._latest:  # once more
-            return self._latest[session], session, self._numbers[session]
-        # Too late, unless the latest one was lost.
-        if draw < 0.4 and self._numbers[session] > 1 and not self._fails:
-            return self._command(), session, self._numbers[session] - 1
-        if draw < 0.45:
-            return self._command(), session, None
-        self._numbers[session] += 1
-        self._latest[session] = command = self._command()
-        return command, session, self._numbers[session]
-
-    def _command(self) -> dict[str, Any]:
-        random = self._random
-        many = range(random.choice([1, 1, 2, 4]))
-        ordered = random.random() < 0.5
-        match random.choice(["insert", "update", "delete", "findAndModify"]):
-            case "insert":
-                documents = [{"_id": self._id(), "n": 0} for _ in many]
-                return {"insert": self._collection, "documents": documents, "ordered": ordered}
-            case "update":
-                updates = [{"q": {"_id": self._id()}, **self._update()} for _ in many]
-                return {"update": self._collection, "updates": updates, "ordered": ordered}
-            case "delete":
-                deletes = [{"q": {"_id": self._id()}, "limit": 1} for _ in many]
-                return {"delete": self._collection, "deletes": deletes, "ordered": ordered}
-            case _:
-                command = {"findAndModify": self._collection, "query": {"_id": self._id()}}
-                if random.random() < 0.3:
-                    return {**command, "remove": True}
-                update = self._update()
-                update["update"] = update.pop("u")
-                return {**command, **update, "new": random.random() < 0.5}
-
-    def _id(self) -> int:
-        return self._random.randrange(6)
-
-    def _update(self) -> dict[str, Any]:
-        random = self._random
-        update = random.choice([{"$inc": {"n": 1}}, {"$set": {"n": 5}}, {"n": 7}])
-        return {"u": update, "upsert": random.random() < 0.5}
 
 
 class Comparison:
@@ -241,12 +184,19 @@ class Comparison:
         client: The server's.
         seed: Decides the sequence.
         faults: The proxy in front of the server, if something is to happen.
+        kind: What sequence it is.
     """
 
-    def __init__(self, client: MongoClient[Any], seed: int, faults: Faults | None = None) -> None:
+    def __init__(
+        self,
+        client: MongoClient[Any],
+        seed: int,
+        faults: Faults | None = None,
+        kind: type[Sequence] = Sequence,
+    ) -> None:
         self._client = client
         self._collection = f"c{seed}"
-        self._sequence = Sequence(seed, self._collection, fails=faults is not None)
+        self._sequence = kind(seed, self._collection, fails=faults is not None)
         major, minor, *_ = client.server_info()["versionArray"]
         self.model, self._real = Model((major, minor)), Real(client, faults)
         client.simulation.drop_collection(self._collection)
@@ -262,11 +212,21 @@ class Comparison:
         """Send commands to both; the replies are to be the same."""
         for number in range(steps):
             step = self._sequence.step()
-            model, real = (told(each.run(step)) for each in (self.model, self._real))
+            model = told(self.model.run(step))
+            is_held_up = self.model.was_held_up
+            if is_held_up:
+                step = replace(step, fault=None)
+            real = told(self._real.run(step, is_held_up=is_held_up))
+            if is_held_up:  # and if it has written something, it has no time to wait for that
+                real = {**real, "writeConcernError": None}
             assert real == model, (number, step)
 
     def end(self) -> None:
-        """Compare what is stored."""
+        """Compare what is stored, once no transaction is open any more."""
+        for session in range(SESSIONS):
+            last = {"insert": self._collection, "documents": [{"_id": -1 - session}]}
+            step = Step(last, session, 1000)
+            assert told(self._real.run(step)) == told(self.model.run(step))
         model, real = (
             sorted(each.documents(self._collection), key=lambda one: one["_id"])
             for each in (self.model, self._real)
@@ -294,10 +254,30 @@ def test_faults(plain, servers_of_test, seed):
         comparison.end()
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(200, 200 + in_full(40, otherwise=10)))
+def test_transactions(plain, seed):
+    """What they see, write and conflict with, and how they end, is what it is at a server."""
+    with Comparison(plain, seed, kind=TransactionSequence) as comparison:
+        comparison.run(STEPS)
+        comparison.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(300, 300 + in_full(40, otherwise=3)))
+def test_faults_of_transactions(plain, servers_of_test, seed):
+    """Messages that are lost and errors of each code, with the labels that those have then."""
+    with Comparison(plain, seed, servers_of_test.faults, TransactionSequence) as comparison:
+        comparison.run(STEPS)
+        servers_of_test.faults.verify()
+        comparison.end()
+
+
 @pytest.mark.usefixtures("three_members")
-async def test_step_downs(replica_set, plain):
-    """What was done under an id is known to the next primary, too."""
-    with await asyncio.to_thread(Comparison, plain, 1000) as comparison:
+@pytest.mark.parametrize(("seed", "kind"), [(1000, Sequence), (1001, TransactionSequence)])
+async def test_step_downs(replica_set, plain, seed, kind):
+    """What was done under an id is known to the next primary, too, and what was open has ended."""
+    with await asyncio.to_thread(Comparison, plain, seed, None, kind) as comparison:
         for _ in range(2):
             await asyncio.to_thread(comparison.run, STEPS)
             await asyncio.to_thread(comparison.model.step_down)
@@ -306,4 +286,4 @@ async def test_step_downs(replica_set, plain):
             # Retried until the client knows the new one, too.
             await asyncio.to_thread(plain.simulation.others.insert_one, {})
         await asyncio.to_thread(comparison.run, STEPS)
-        comparison.end()
+        await asyncio.to_thread(comparison.end)

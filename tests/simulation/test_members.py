@@ -4,67 +4,9 @@ from random import Random
 
 import pytest
 
-from tests.simulation.clock import Clocks, VirtualLoop
-from tests.simulation.members import MAX_TIME, ReplicaSet, Request
+from tests.simulation.commands import MAX_TIME
 from tests.simulation.routers import Router
-from tests.simulation.state import REMEMBERED_FOR, Command
-
-
-class World:
-    """A replica set, and the answers that it has given."""
-
-    def __init__(self):
-        self.loop = VirtualLoop()
-        self.clocks = Clocks(self.loop)
-        self.set = ReplicaSet(self.loop, self.clocks, Random(1), lambda _: None)
-        self.answers = []
-
-    def go_on(self, seconds):
-        """Let the time pass."""
-        self.loop.call_later(seconds, self.loop.stop)
-        self.loop.run_forever()
-
-    def send(
-        self,
-        name,
-        statements,
-        *,
-        to=None,
-        number=None,
-        session=b"s",
-        w="majority",
-        max_time=None,
-        **more,
-    ):
-        """Have a command executed; its answer comes later."""
-        fields = {"insert": "documents", "update": "updates", "delete": "deletes"}
-        body = {name: "things", **more}
-        if name in fields:
-            body[fields[name]] = statements
-        member = to or self.set.primary
-        command = Command(name, body, session, number)
-        wtimeout, answer = more.get("wtimeout"), self.answers.append
-        member.receive(Request(command, w == "majority", wtimeout, max_time, answer))
-
-    def ask(self, name, statements, **more):
-        """Return the answer to a command."""
-        self.send(name, statements, **more)
-        self.go_on(1.0)
-        return {key: value for key, value in self.answers.pop().items() if key != "topologyVersion"}
-
-    def document(self, key):
-        """Return a document of the present primary."""
-        return self.set.primary.state.documents("things").get(key)
-
-
-@pytest.fixture
-def world():
-    """A set of three with a primary."""
-    made = World()
-    made.go_on(1.0)
-    yield made
-    made.loop.close()
-
+from tests.simulation.state import REMEMBERED_FOR
 
 INSERT = [{"_id": 1}]
 INCREMENT = [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}, "upsert": True}]
@@ -175,6 +117,17 @@ class TestMajority:
         self.cut_off_primary(world)
         assert [0] == world.ask("update", INCREMENT, number=1)["retriedStmtIds"]
         assert {"_id": 1, "n": 1} == world.document(1)
+
+    def test_what_has_settled(self, world):
+        """All have it at once, whoever dies or is cut off then."""
+        old = world.set.primary
+        world.send("insert", INSERT, number=1)
+        world.set.settle()
+        assert 1 == world.answers.pop()["n"]
+        world.set.kill(old, loses=True)
+        world.go_on(30.0)
+        assert world.set.primary is not old
+        assert [0] == world.ask("insert", INSERT, number=1)["retriedStmtIds"]
 
     def test_an_answer_from_memory_waits_for_a_majority(self, world):
         """It is no better than what it is about."""

@@ -9,11 +9,16 @@ import sys
 import time
 from collections import OrderedDict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import aioretry
+from aioretry._drivers.engine.sessions import ImplicitSession
+from aioretry._drivers.transaction_runs import Runs
 from aioretry._retry import pending
 from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.command_execution import Execution
 from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import CommandNumber
 from aioretry._retry.verdict import RetryState
@@ -22,9 +27,11 @@ from aioretry._writes.bulk_result import BulkResult
 from tests.lengths import in_full
 from tests.simulation.clock import Clocks, StuckError, VirtualLoop
 from tests.simulation.driver import Network
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import Fault, Plan
 from tests.simulation.run import Run
 from tests.simulation.shrink import shrunk
+from tests.simulation.transfers import STYLES
 
 EACH = in_full(60, otherwise=20)
 QUICK, MORE = 5, 15
@@ -94,6 +101,12 @@ class TestReplaying:
 class TestMistakes:
     """What is wrong on purpose is found; tests.simulation.mutations has more of these."""
 
+    @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda one: one.name)
+    def test_a_place(self, mutation):
+        """What each of those changes is there, once."""
+        path = Path(aioretry.__file__).parent / mutation.path
+        assert 1 == path.read_text().count(mutation.right)
+
     @pytest.mark.parametrize("has_coroutines", [False, True])
     def test_a_write_done_twice(self, monkeypatch, has_coroutines):
         """Each attempt takes a number of its own; a few steps are enough to show it."""
@@ -103,6 +116,29 @@ class TestMistakes:
         wrong = Run(plan).verdict().wrong
         assert any(re.search(r"done ([2-9]|\d\d+) times", line) for line in wrong)
         assert len(plan.operations) <= 3
+
+    def test_what_a_run_has_left(self, monkeypatch):
+        """It is sent in the next transaction, or in none."""
+        monkeypatch.setattr(Runs, "require", lambda _: None)
+        how = [STYLES.index("left") + len(STYLES) * number for number in range(30)]
+        wrong = Run(plan_of_transfers(Network(opening=0.0, unanswered=0.1), how)).verdict().wrong
+        assert any("transaction" in line for line in wrong)
+
+    def test_a_read_of_what_is_rolled_back(self, monkeypatch):
+        """It is answered by a primary that nobody follows any more."""
+        monkeypatch.setattr(ImplicitSession, "stamp_read", lambda *_: None)
+        wrong = Run(plan_of_reads()).verdict().wrong
+        assert any("rolled back" in line for line in wrong)
+
+    def test_nothing_is_wrong_with_transfers_and_reads(self):
+        """Without the mistakes."""
+        network = Network(opening=0.0, slow=0.1, unanswered=0.1)
+        for cancelled in (None, 0.1):
+            assert [] == Run(plan_of_transfers(network, range(30), cancelled)).verdict().wrong
+        how = [STYLES.index("left") + len(STYLES) * number for number in range(30)]
+        plan = plan_of_transfers(Network(opening=0.0, unanswered=0.1), how)
+        assert [] == Run(plan).verdict().wrong
+        assert [] == Run(plan_of_reads()).verdict().wrong
 
     def test_no_retry(self, monkeypatch):
         """What could be sent again is given up."""
@@ -115,6 +151,28 @@ class TestMistakes:
         monkeypatch.setattr(RetryState, "_pause", lambda *_: 0.0)
         wrong = Run(plan_of("update", Network(unanswered=0.99), count=1)).verdict().wrong
         assert any("was sent" in line for line in wrong)
+
+    @pytest.mark.parametrize(
+        ("kind", "words"), [("update", "for too short a time"), ("update_many", "is not told that")]
+    )
+    def test_a_deadline_that_is_not_told(self, monkeypatch, kind, words):
+        """What ends at the deadline is told of what it has waited for."""
+        monkeypatch.setattr(Execution, "time_left", lambda it: it.deadline.remaining())
+        wrong = Run(plan_of_deadlines(kind)).verdict().wrong
+        assert any(words in line for line in wrong)
+
+    def test_nothing_is_wrong_with_deadlines(self):
+        """Each is told of its own."""
+        for kind in ("update", "update_many"):
+            verdict = Run(plan_of_deadlines(kind)).verdict()
+            assert [] == verdict.wrong
+            assert 30 == sum("DeadlineExceeded" in line for line in verdict.trace)
+
+    def test_nothing_is_wrong_at_the_beginning(self):
+        """What is there before all else is not rolled back with a primary that is cut off."""
+        faults = (Fault(0.0, "cut_off", None, 12.0),)
+        plan = replace(plan_of("update", Network()), faults=faults)
+        assert [] == Run(plan).verdict().wrong
 
     def test_a_wrong_outcome(self, monkeypatch):
         """What was refused is told as applied."""
@@ -133,7 +191,7 @@ class TestMistakes:
         monkeypatch.setattr(
             PendingAttempts,
             "__init__",
-            lambda self, loop, lookout, _: right(self, loop, lookout, 1),
+            lambda self, loop, lookout, _, *given: right(self, loop, lookout, 1, *given),
         )
         wrong = Run(plan_without_a_primary()).verdict().wrong
         assert any("although all was well" in line for line in wrong)
@@ -231,6 +289,30 @@ def plan_of(kind, network, *, count=30, refused=None):
     )
 
 
+def plan_of_transfers(network, how, cancelled=None):
+    """Transactions of all the ways that are asked for."""
+    plan = plan_of("with_transaction", network, count=len(how))
+    operations = zip(plan.operations, how, strict=True)
+    return replace(
+        plan,
+        operations=tuple(replace(one, how=way, cancelled=cancelled) for one, way in operations),
+    )
+
+
+def plan_of_reads():
+    """Reads of what a majority has, and writes, at a primary that is cut off."""
+    plan = plan_of("find_one", Network(opening=0.0), count=60)
+    kinds = ("update", "find_one")
+    return replace(
+        plan,
+        operations=tuple(
+            replace(one, kind=kinds[one.index % 2], how=5, ordered=True, at=one.index * 0.2)
+            for one in plan.operations
+        ),
+        faults=(Fault(3.0, "cut_off", None, 30.0),),
+    )
+
+
 def plan_without_a_primary():
     """Writes without a deadline through routers, two at once, while no member sees a majority."""
     plan = plan_of("update", Network(), count=40)
@@ -243,6 +325,22 @@ def plan_without_a_primary():
         routers=0.0,
         connections=2,
         at_once=2,
+    )
+
+
+def plan_of_deadlines(kind):
+    """Writes without a server, or over a network that keeps the answers to itself.
+
+    Of some of them the timers are early, by what is lost where seconds are rounded.
+    """
+    plan = plan_of(kind, Network(silent=1.0))
+    return replace(
+        plan,
+        operations=tuple(
+            replace(one, at=1.1 + one.at, deadline=1 / (1 + one.index), resolved=None)
+            for one in plan.operations
+        ),
+        faults=() if kind == "update_many" else (Fault(0.5, "outage", None, 2400.0),),
     )
 
 

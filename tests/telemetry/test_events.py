@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 from pymongo import InsertOne, UpdateMany, UpdateOne
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from aioretry import (
@@ -139,8 +139,30 @@ class TestEveryWrite:
     async def test_motors_own_are_not_told(self, watched, events):
         """What is left to Motor has no events."""
         await watched.with_options(write_concern=WriteConcern(w=0)).insert_one({})
-        await watched.find_one({})
+        await watched.find({}).to_list(None)
         assert [] == events
+
+    @pytest.mark.parametrize(
+        "read",
+        [
+            lambda c: c.find_one({}),
+            lambda c: c.count_documents({}),
+            lambda c: c.estimated_document_count(),
+            lambda c: c.distinct("n"),
+        ],
+    )
+    async def test_a_read_is_told(self, watched, events, read):
+        """As a write is; one that fails has applied nothing."""
+        await read(watched)
+        [story] = require_whole(events)
+        assert ["OperationBegan", "AttemptEnded", "OperationEnded"] == kinds(story)
+        assert Outcome.APPLIED is story[-1].outcome
+
+    async def test_a_read_that_fails(self, watched, events):
+        with pytest.raises(OperationFailure):
+            await watched.find_one({"$n": 1})
+        [story] = require_whole(events)
+        assert Outcome.NOT_APPLIED is story[-1].outcome
 
 
 class TestFailures:

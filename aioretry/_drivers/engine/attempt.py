@@ -4,20 +4,30 @@ It costs no thread and no switch to one, which is most of what a small write cos
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, cast
 
 from pymongo import helpers_shared, message
-from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure, PyMongoError
+from pymongo.errors import (
+    AutoReconnect,
+    ConnectionFailure,
+    NotPrimaryError,
+    OperationFailure,
+    PyMongoError,
+)
 
 from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.engine.connection import LoopConnection
 from aioretry._drivers.engine.connections import Connections
 from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.listening import ShownCommand
 from aioretry._drivers.engine.messages import ping, reply_in
 from aioretry._drivers.engine.sessions import LoopSession
-from aioretry._drivers.engine.steps import NotSentError, Steps
+from aioretry._drivers.engine.steps import NotSentError, Steps, preference_at
 from aioretry._drivers.port import AttemptResult, Expired, Replied
+
+_INTERRUPTED = "the command was given up because its server was lost, or nobody waits for it"
 
 
 class LoopAttempt:
@@ -42,6 +52,7 @@ class LoopAttempt:
         "_round_trip_time",
         "_sent",
         "_session",
+        "_shown",
         "_steps",
         "_timer",
     )
@@ -63,6 +74,7 @@ class LoopAttempt:
         self._session: LoopSession | None = None
         self._broken: tuple[PyMongoError, Any] | None = None
         self._is_late = False
+        self._shown: ShownCommand | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, *, is_awaited: bool = False) -> bool:
@@ -106,7 +118,8 @@ class LoopAttempt:
                 self._session.hear(reply)
             helpers_shared._check_command_response(reply, connection.max_wire_version)
             self._steps.learn_of_concern(reply, self._call.server, connection)
-            if self._checkups.cases and "writeConcernError" not in reply:
+            is_write = command.reading is None  # which a server that was deposed does not do
+            if is_write and self._checkups.cases and "writeConcernError" not in reply:
                 self._checkups.hear(self._call.server, connection, self._sent)
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
             if not isinstance(exc, OperationFailure | NotPrimaryError):
@@ -116,10 +129,26 @@ class LoopAttempt:
             _let_through(exc)
         else:
             self._release()
+            if self._shown is not None:
+                self._end_shown(reply)
             self._entry.land(Replied(reply))
+
+    def _end_shown(
+        self, reply: Mapping[str, Any] | None, error: BaseException | None = None
+    ) -> None:
+        """Tell listeners how it ended, if they know of it; whatever they do, it has to land."""
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            try:
+                shown.end(reply, error)
+            except BaseException as exc:  # noqa: BLE001 - it ends the process, and not this attempt
+                self._loop.call_soon(_let_through, exc)
 
     def fail(self, error: Exception) -> None:
         """Take what went wrong with the connection."""
+        self._end_shown(None, error)
+        if self._connection is None:  # a listener has given it up
+            return
         if isinstance(error, PyMongoError) and is_break(error):
             used = self._held()
             self._broken = error, used.connection
@@ -147,6 +176,7 @@ class LoopAttempt:
             self._forget_session()
             self._release()
         self._broken = None
+        self._end_shown(None, AutoReconnect(_INTERRUPTED))  # last of all, as it may do anything
 
     def _ask(self, held: LoopConnection) -> None:
         request_id, data = ping(held.connection)
@@ -193,15 +223,33 @@ class LoopAttempt:
         connection.supports_sessions = connection.supports_sessions or view.has_sessions
         connection.add_server_api(body)
         session.stamp(body, connection, has_sessions=view.has_sessions)
+        try:
+            request_id, data = self._stamped(session, body, connection)
+        except BaseException:
+            session.take_back()
+            raise
+        session.begin_sending()
+        self._sent = self._checkups.breaks
+        held_connection.send(request_id, data, self, leaves_doubt=call.leaves_doubt)
+
+    def _stamped(
+        self, session: LoopSession, body: dict[str, Any], connection: Any
+    ) -> tuple[int, bytes]:
+        """Return what is to be sent now of a command that has its session."""
+        call = self._call
+        reading = call.command.reading
+        if reading is not None:
+            session.stamp_read(body, connection, reading.concern)
         if call.deadline is not None or connection.opts.socket_timeout:
             self._limit(body, connection)
         request_id, data = self._encode(body, connection)
+        if self._steps.listening.are_any:
+            self._shown = self._steps.listening.show(call, body, connection, request_id)
         if call.deadline is not None and call.deadline.is_over:  # a large one takes its time
             raise NotSentError(Expired())
         if not call.token.begin_sending():
             raise NotSentError(Expired())
-        self._sent = self._checkups.breaks
-        held_connection.send(request_id, data, self)
+        return request_id, data
 
     def _limit(self, body: dict[str, Any], connection: Any) -> None:
         deadline = self._call.deadline
@@ -216,7 +264,7 @@ class LoopAttempt:
     def _encode(self, body: dict[str, Any], connection: Any) -> tuple[int, bytes]:
         command = self._call.command
         request_id, data, size, _ = message._op_msg(
-            0, body, command.database, None, command.codec_options
+            0, body, command.database, preference_at(self._call), command.codec_options
         )
         # A bulk operation has looked at its documents one by one, and its commands may be as large
         # as a message.
@@ -226,6 +274,8 @@ class LoopAttempt:
         return request_id, data
 
     def _conclude(self, error: BaseException) -> AttemptResult:
+        told = AutoReconnect(_INTERRUPTED) if isinstance(error, NotSentError) else error
+        self._end_shown(None, told)
         if self._connection is not None:
             if isinstance(error, ConnectionFailure):
                 self._forget_session()
@@ -273,6 +323,9 @@ class LoopAttempt:
             self._connections.put(used)
         except Exception as exc:  # noqa: BLE001 - it must land all the same
             self._report(exc)
+            if used.connection is not None:
+                used.close()
+                used.give_back()  # or its place in the pool would be lost
         if self._session is not None:
             try:
                 self._call.lease.drop()

@@ -189,15 +189,17 @@ def is_break(error: BaseException) -> bool:
 
 
 def is_the_same(hello: Mapping[str, Any], view: ServerView) -> bool:
-    """Tell whether a server that has answered takes writes as the one that it was."""
+    """Tell whether a server that has answered is the one that it was, a primary or a secondary."""
     if view.kind is ServerKind.MONGOS:
-        takes_writes = hello.get("msg") == "isdbgrid"
+        is_same = hello.get("msg") == "isdbgrid"
+    elif view.kind is ServerKind.OTHER:
+        is_same = bool(hello.get("secondary"))
     else:
-        takes_writes = bool(hello.get("isWritablePrimary", hello.get("ismaster")))
+        is_same = bool(hello.get("isWritablePrimary", hello.get("ismaster")))
     version = hello.get("topologyVersion")
     known = view.topology_version
     return (
-        takes_writes
+        is_same
         and hello.get("maxWireVersion", 0) == view.max_wire_version
         and (view.session_minutes is None) is (hello.get("logicalSessionTimeoutMinutes") is None)
         and (version is None or known is None or version["processId"] == known[0])

@@ -2,7 +2,9 @@
 
 import asyncio
 import struct
+import time
 import weakref
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from pymongo import errors, message
@@ -44,6 +46,8 @@ class LoopConnection:
         "_receiver",
         "_request_id",
         "connection",
+        "heard",
+        "leaves_doubt",
         "pool",
     )
 
@@ -59,6 +63,12 @@ class LoopConnection:
         self._receiver: Receiver | None = None
         self._request_id = 0
         self._buffer: bytearray | None = None
+        self.heard = float("-inf")
+        """When something came last, in seconds of the monotonic clock."""
+
+        self.leaves_doubt = False
+        """Whether a write waits for what comes that must not be given up lightly."""
+
         self._interrupt = _Interrupt(self)
         with calls.locked(pool):
             pool.active_contexts.add(self._interrupt)
@@ -77,8 +87,18 @@ class LoopConnection:
         """Whether somebody waits for what comes over it."""
         return self._receiver is not None
 
-    def send(self, request_id: int, data: bytes, receiver: Receiver) -> None:
-        """Send a message, and have its reply received."""
+    def send(
+        self, request_id: int, data: bytes, receiver: Receiver, *, leaves_doubt: bool = True
+    ) -> None:
+        """Send a message, and have its reply received.
+
+        Args:
+            request_id: The message's.
+            data: The message.
+            receiver: Who waits for the reply.
+            leaves_doubt: Whether it is a write that must not be given up lightly.
+        """
+        self.leaves_doubt = leaves_doubt
         self._request_id = request_id
         self._receiver = receiver
         self._buffer = None  # of what was asked before
@@ -101,6 +121,7 @@ class LoopConnection:
         """Take what comes, if anything, for the connection's end."""
         self._receiver = None
         self._buffer = None
+        self.leaves_doubt = False
 
     def give_back(self) -> None:
         """Give it back to its pool."""
@@ -135,6 +156,7 @@ class LoopConnection:
         if not data or self._receiver is None:
             self._fail(OSError("connection closed"))
             return
+        self.heard = time.monotonic()
         buffer = self._buffer
         if buffer is not None:
             buffer += data
@@ -196,7 +218,28 @@ class _Interrupt:
         held = self._connection()
         return None if held is None or held.is_used else held.connection
 
+    @property
+    def heard(self) -> float:
+        """When something came last."""
+        held = self._connection()
+        return float("-inf") if held is None else held.heard
+
+    @property
+    def spared(self) -> Any:
+        """PyMongo's own object if it must not be given up lightly, or None."""
+        held = self._connection()
+        return held.connection if held is not None and held.leaves_doubt else None
+
     def cancel(self) -> None:
         connection = self._connection()
         if connection is not None:
             connection.interrupt()
+
+
+def spared_by_loops(contexts: Iterable[object]) -> set[Any]:
+    """Return the connections of PyMongo's over which event loops wait for writes.
+
+    Args:
+        contexts: What PyMongo would cancel.
+    """
+    return {context.spared for context in contexts if isinstance(context, _Interrupt)}

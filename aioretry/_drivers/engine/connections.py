@@ -109,9 +109,9 @@ class Connections:
             used.give_back()  # somebody may wait for it
             return
         used.rest()
-        self._kept.append(used)
         if self._timer is None:
             self._timer = detached(self._loop.call_later, _KEPT_FOR, self._sweep)
+        self._kept.append(used)
 
     def close(self) -> None:
         """Give back those that are kept."""

@@ -70,14 +70,14 @@ class Dispatch:
 
     The loop makes an attempt itself if there is an idle connection for it. What may block is a job
     of the room's, on a thread or in a task: to open a connection, to prepare a command from an
-    iterator of the user's, to call listeners. As few connections to a server are opened at a time
-    as PyMongo allows.
+    iterator of the user's, to call listeners that may block. As few connections to a server are
+    opened at a time as PyMongo allows.
 
     Args:
         steps: What they have in common.
         loop: The event loop.
         room: Makes what the loop does not make itself.
-        most: How many attempts the room makes at a time at most.
+        most: How many writes the room makes at a time at most, and how many reads.
         only_jobs: Whether the loop makes none.
     """
 
@@ -94,7 +94,8 @@ class Dispatch:
         self._steps = steps
         self._room = room
         self._most = most
-        self._jobs = 0
+        # Those of slow reads are no hindrance to writes.
+        self._jobs: Counter[bool] = Counter()
         self._only_jobs = only_jobs
         self._connections = room.connections
         self._checkups = Checkups(loop, room.asker)
@@ -131,7 +132,7 @@ class Dispatch:
     def _start(self, entry: Entry) -> bool:
         """Begin an attempt; return False if there is no connection, or no room, for it."""
         call = entry.call
-        if not (self._only_jobs or call.command.may_block or self._steps.need_threads):
+        if not (self._only_jobs or call.command.may_block or self._steps.need_jobs):
             attempt = entry.on_loop = LoopAttempt(
                 self._steps, self._connections, self._checkups, entry
             )
@@ -143,10 +144,11 @@ class Dispatch:
             self._only_jobs = self._connections.are_unusable
             if not (entry.had_opened or self._only_jobs):
                 return self._open(entry, call.server.address)
-        if self._jobs >= self._most:
+        is_read = call.command.reading is not None
+        if self._jobs[is_read] >= self._most:
             return False
         entry.job = self._room.make(entry)
-        self._jobs += 1
+        self._jobs[is_read] += 1
         entry.is_under_way = True
         return True
 
@@ -184,7 +186,10 @@ class Dispatch:
     def _go_on(self, entry: Entry) -> AttemptResult | None:
         """Begin an attempt whose connection was opened; return what came of it if it ends here."""
         try:
-            if self._has_lost(entry.call.server):  # there may be another one in its place by now
+            is_read = entry.call.command.reading is not None
+            if not is_read and self._has_lost(
+                entry.call.server
+            ):  # there may be another one in its place by now
                 return NoServer()
             return None if self._start(entry) else NoRoom()
         except RuntimeError as exc:  # no thread to be had
@@ -208,7 +213,7 @@ class Dispatch:
                 del self._opening[entry.opening]
             entry.opening = None
         elif entry.job is not None:
-            self._jobs -= 1
+            self._jobs[entry.call.command.reading is not None] -= 1
 
     def abandon(self, entry: Entry) -> bool:
         """End an attempt that is under way without a result, and free its place.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from bson.binary import Binary
 from pymongo.errors import InvalidOperation, PyMongoError
@@ -13,7 +13,14 @@ from aioretry._drivers.engine.dispatch import Dispatch, Room
 from aioretry._drivers.engine.ending import SessionEnding
 from aioretry._drivers.engine.entry import Entry
 from aioretry._drivers.engine.options import uses_more
-from aioretry._drivers.engine.sessions import ChosenSession, ImplicitSession
+from aioretry._drivers.engine.sessions import (
+    ChosenSession,
+    EndingSession,
+    ImplicitSession,
+    TransactionSession,
+    UserSession,
+)
+from aioretry._drivers.engine.silence import ServerWatch
 from aioretry._drivers.engine.steps import Steps
 from aioretry._drivers.engine.views import Views, connection_counts
 from aioretry._drivers.port import (
@@ -49,10 +56,13 @@ class EngineDriver:
         prober: Keeps PyMongo looking for a server.
         ending: Ends the sessions that can't be used again.
         session: A session of PyMongo's, which is looked at.
+        listeners_may_block: Whether command listeners are not to be called on the event loop.
 
     Raises:
         ConfigurationError: This PyMongo does not have what is used of it.
     """
+
+    _watch: ServerWatch
 
     def __init__(
         self,
@@ -62,6 +72,8 @@ class EngineDriver:
         prober: Prober,
         ending: SessionEnding,
         session: object,
+        *,
+        listeners_may_block: bool = False,
     ) -> None:
         private_names.check(calls.delegate, session)
         self._calls = calls
@@ -70,7 +82,7 @@ class EngineDriver:
         self._prober = prober
         self._ending = ending
         self._views = Views(calls)
-        self._steps = Steps(calls, self._views)
+        self._steps = Steps(calls, self._views, listeners_may_block=listeners_may_block)
         self._dispatch: Dispatch | None = None
         # What may call the user's code, has to encrypt, or lacks a private name, is a job's.
         self._only_jobs = bool(
@@ -81,6 +93,15 @@ class EngineDriver:
 
     def _room(self, loop: asyncio.AbstractEventLoop) -> Room:
         """Return what the attempts of an event loop are made with."""
+        raise NotImplementedError
+
+    def _own(self, session: object) -> Any:
+        """Return PyMongo's session that a session object of the user's is about.
+
+        Raises:
+            TypeError: It is not a session.
+            InvalidOperation: It is another client's session.
+        """
         raise NotImplementedError
 
     def _close_own(self) -> None:
@@ -108,6 +129,7 @@ class EngineDriver:
         """Make an attempt, if there is a connection for it, or one can be opened."""
         if self._steps.is_closed:
             raise InvalidOperation(self._closed)
+        self._watch.note()
         dispatch = self._dispatch
         if dispatch is None or dispatch.loop is not loop:
             if dispatch is not None:
@@ -160,9 +182,36 @@ class EngineDriver:
         """Lease a server session from PyMongo's pool."""
         return ImplicitSession(self._calls, self._ending)
 
+    def user_session(self, session: object) -> ServerSession:
+        """Return the session that a session object of the user's is about.
+
+        Raises:
+            TypeError: It is not a session.
+            InvalidOperation: It is another client's session.
+        """
+        return UserSession(self._calls, self._own(session))
+
+    def transaction_session(self, session: object) -> TransactionSession:
+        """Return the same for a statement of the transaction that is in progress on it."""
+        return TransactionSession(self._calls, self._own(session))
+
+    def ending_session(self, session: object) -> EndingSession:
+        """Return a session of the transaction in progress on one, by which it can be ended."""
+        return EndingSession(self._calls, self._own(session), self._ending)
+
     def session_of(self, session_id: Binary) -> ServerSession:
         """Return a server session of a chosen id, whose first number is 1."""
         return ChosenSession(self._calls, session_id)
+
+    def discard(self, session: Any, *, is_over: bool) -> None:
+        """End a session of PyMongo's that was taken for its transaction."""
+        server_session, session._server_session = session._server_session, None
+        if not hasattr(server_session, "session_id"):
+            return  # nothing was ever sent in it
+        if is_over and not server_session.dirty:
+            self._calls.delegate._return_server_session(server_session)
+        else:
+            self._ending.add(server_session)
 
     def add_label(self, error: BaseException, label: str) -> None:
         """Add a label to an error of PyMongo's."""
@@ -172,6 +221,7 @@ class EngineDriver:
     def close(self) -> None:
         """Begin nothing more; what is under way may go on, and is not waited for."""
         self._steps.is_closed = True
+        self._steps.listening.close()
         self._prober.stop()
         if self._dispatch is not None:
             self._dispatch.close()

@@ -7,7 +7,6 @@ from typing import Any
 import bson
 from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
 from pymongo import message
-from pymongo.errors import PyMongoError
 
 from aioretry._commands.encoded import EncodedDocuments
 
@@ -69,10 +68,3 @@ def add_requests(requests: Iterable[Any], bulk: object) -> None:
             request._add_to_bulk(bulk)
         except AttributeError:
             raise TypeError(f"{request!r} is not a valid request") from None
-
-
-def copy_labels(source: BaseException, target: PyMongoError) -> None:
-    """Give an error of PyMongo's the labels of another one."""
-    if isinstance(source, PyMongoError):
-        for label in source._error_labels:
-            target._add_error_label(label)

@@ -7,12 +7,14 @@ from aioretry._drivers.port import Policy
 
 
 def policy(delegate: Any) -> Policy:
-    """Return what a client's options say about retries."""
+    """Return what a client's options say about attempts."""
     options = delegate.options
     return Policy(
         retry_writes=options.retry_writes,
+        retry_reads=options.retry_reads,
         max_adaptive_retries=options.max_adaptive_retries,
         overload_retargeting=options.enable_overload_retargeting,
+        wait_queue_timeout=options.pool_options.wait_queue_timeout,
     )
 
 
@@ -20,6 +22,11 @@ def encrypts(delegate: Any) -> bool:
     """Tell whether a client encrypts by itself what it sends (Client Side Encryption)."""
     encrypter = delegate._encrypter
     return encrypter is not None and not encrypter._bypass_auto_encryption
+
+
+def is_load_balanced(delegate: Any) -> bool:
+    """Tell whether a client's servers are behind a load balancer."""
+    return bool(delegate.options.load_balanced)
 
 
 def timeout(delegate: Any) -> float | None:

@@ -46,6 +46,7 @@ OF_POOL = (
     "active_sockets",
     "checkin",
     "conns",
+    "gen",
     "lock",
     "max_pool_size",
     "operation_count",
@@ -71,7 +72,7 @@ OF_CONNECTION = (
     "set_conn_timeout",
     "supports_sessions",
 )
-OF_TOPOLOGY = ("_receive_cluster_time_no_lock", "handle_error")
+OF_TOPOLOGY = ("_create_pool_for_monitor", "_receive_cluster_time_no_lock", "handle_error")
 
 OF_CLIENT = (
     "_checkout",
@@ -84,17 +85,19 @@ OF_CLIENT = (
 )
 OF_SESSION = (
     "_apply_to",
+    "_check_ended",
     "_client",
-    "_finish_transaction",
-    "_finish_transaction_with_retry",
+    "_cluster_time",
     "_process_response",
     "_server_session",
     "_start_retryable_write",
     "_starting_transaction",
     "_transaction",
-    "_unpin",
+    "_update_read_concern",
 )
-OF_ERROR = ("_add_error_label", "_error_labels")
+OF_TRANSACTION = ("opts", "pinned_address", "recovery_token", "reset", "sharded", "state")
+OF_SESSIONS = ("_TxnState",)
+OF_ERROR = ("_add_error_label",)
 OF_TIMEOUTS = ("DEADLINE", "RTT", "TIMEOUT", "get_deadline", "get_timeout", "set_rtt")
 OF_REQUEST = ("_add_to_bulk",)
 OF_ENCRYPTER = ("_bypass_auto_encryption",)
@@ -118,6 +121,7 @@ def check(client: object, session: object) -> None:
     needed: Names = (
         (client, OF_CLIENT),
         (session, OF_SESSION),
+        (getattr(session, "_transaction", None), OF_TRANSACTION),
         (PyMongoError(), OF_ERROR),
         (_csot, OF_TIMEOUTS),
         (pymongo.InsertOne, OF_REQUEST),

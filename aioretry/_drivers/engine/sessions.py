@@ -9,11 +9,13 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from pymongo.errors import InvalidOperation
 from pymongo.lock import _create_lock
+from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.ending import SessionEnding
-from aioretry._drivers.engine.transactions import at
+from aioretry._drivers.engine.transactions import place_of_sending, tell_times, twin
+from aioretry._drivers.port import Address
 
 
 class LoopSession(Protocol):
@@ -30,6 +32,24 @@ class LoopSession(Protocol):
         Raises:
             InvalidOperation: The session was ended, or is in a transaction.
         """
+        ...
+
+    def stamp_read(self, body: dict[str, Any], connection: Any, concern: ReadConcern) -> None:
+        """Add to a read what it is to see.
+
+        Args:
+            body: The command.
+            connection: PyMongo's connection that it is sent over.
+            concern: The read concern that it was given.
+        """
+        ...
+
+    def begin_sending(self) -> None:
+        """Take note that what was stamped is sent now."""
+        ...
+
+    def take_back(self) -> None:
+        """Take note that it is not."""
         ...
 
     def hear(self, reply: Mapping[str, Any]) -> None:
@@ -52,17 +72,19 @@ class UserSession:
     def __init__(self, calls: ClientCalls, session: Any) -> None:
         self._calls = calls
         self._session = session
+        self._numbered: Any = None
 
     def next_number(self) -> int:
         """Take the next transaction number of the user's session."""
         with _numbers:  # a user may share a session between tasks
-            server_session = _server_session(self._session)
             self._session._start_retryable_write()
+            self._numbered = server_session = _server_session(self._session)
             return int(server_session.transaction_id)
 
     def latest_number(self) -> int:
-        """Return the one that was taken last."""
-        return int(_server_session(self._session).transaction_id)
+        """Return the one that was taken last; -1 if the session has another ``lsid`` since."""
+        server_session = _server_session(self._session)
+        return int(server_session.transaction_id) if server_session is self._numbered else -1
 
     def open(self, *, has_sessions: bool) -> Any:
         """Return the user's session, so that its times advance."""
@@ -79,14 +101,38 @@ class UserSession:
     def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
         """Add to a command what a session adds to it."""
         session: Any = self.open(has_sessions=has_sessions)
-        with at(self):
+        token = place_of_sending.set(self)
+        try:
             session._apply_to(body, False, ReadPreference.PRIMARY, connection)
+        finally:
+            place_of_sending.reset(token)
         connection.send_cluster_time(body, session, session.client)
+
+    def stamp_read(self, body: dict[str, Any], connection: Any, concern: ReadConcern) -> None:
+        """Add the read concern, and what the session has seen before."""
+        if concern.level:
+            body["readConcern"] = concern.document
+        session: Any = self._session
+        session._update_read_concern(body, connection)
+
+    def begin_sending(self) -> None:
+        """There is nothing to note."""
+
+    def take_back(self) -> None:
+        """Leave nothing in the air."""
+        air = vars(self._session).get("_air")
+        if air is not None:
+            token = place_of_sending.set(self)
+            air.remove()
+            place_of_sending.reset(token)
 
     def hear(self, reply: Mapping[str, Any]) -> None:
         """Advance the session's times."""
-        with at(self):
+        token = place_of_sending.set(self)
+        try:
             self._session._process_response(reply)
+        finally:
+            place_of_sending.reset(token)
 
     def mark_dirty(self) -> None:
         """Have it not pooled."""
@@ -97,6 +143,74 @@ class UserSession:
         """Leave it to the user; when it is ended later, it is pooled only if it is not in doubt."""
         if discard:
             self.mark_dirty()
+
+
+class TransactionSession(UserSession):
+    """A session that the user started, for one statement of the transaction in progress on it."""
+
+    def open(self, *, has_sessions: bool) -> Any:
+        """Return the user's session, so that PyMongo makes the statement a part of it."""
+        del has_sessions
+        session = self._session
+        if not session.in_transaction:
+            raise InvalidOperation("the transaction ended before this statement of it was sent")
+        return session
+
+    @property
+    def pinned(self) -> Address | None:
+        """The router that alone knows the transaction; None if any server will do."""
+        pinned: Address | None = self._session._transaction.pinned_address
+        return pinned
+
+    def pin(self, address: Address) -> None:
+        """Have all that comes in the transaction go to a router."""
+        transaction = self._session._transaction
+        transaction.sharded, transaction.pinned_address = True, address
+
+    def unpin(self) -> None:
+        """Have what comes next go to any."""
+        self._session._transaction.pinned_address = None
+
+    def begin_sending(self) -> None:
+        """Begin the transaction at the server, if it has not begun."""
+        if self._session._starting_transaction:
+            self._session._transaction.set_in_progress()
+
+    def stamp_read(self, body: dict[str, Any], connection: Any, concern: ReadConcern) -> None:
+        """Add nothing: the transaction's first statement says what all of them see."""
+
+
+class EndingSession(TransactionSession):
+    """A session of the transaction in progress on one of the user's, by which it can be ended.
+
+    Args:
+        calls: The client.
+        session: PyMongo's session that the user has.
+        ending: Ends the server session if the outcome remains unknown and nobody can ask any more.
+    """
+
+    def __init__(self, calls: ClientCalls, session: Any, ending: SessionEnding) -> None:
+        super().__init__(calls, twin(session))
+        self._user = session
+        self._ending = ending
+        self._is_kept = self._was_dirty = False
+
+    def close(self, *, discard: bool) -> None:
+        """Have it leased to nobody, and the user's session go on with another; or as before."""
+        session, user = self._session, self._user
+        server_session = session._server_session
+        tell_times(session, user)
+        if discard and not self._is_kept:
+            self._is_kept, self._was_dirty = True, server_session.dirty
+            server_session.mark_dirty()
+            self._ending.keep(self, server_session)
+        elif self._is_kept and not discard and not self._was_dirty:
+            self._is_kept = server_session.dirty = False
+            self._ending.let_go(server_session)
+            if user._server_session is not server_session:
+                self._calls.delegate._return_server_session(server_session)
+        if user._server_session is server_session:
+            user._is_spent = self._is_kept
 
 
 class ImplicitSession:
@@ -139,8 +253,23 @@ class ImplicitSession:
             body["lsid"] = server_session.session_id
         connection.send_cluster_time(body, None, self._calls.delegate)
 
+    def stamp_read(
+        self,
+        body: dict[str, Any],
+        connection: Any,  # noqa: ARG002
+        concern: ReadConcern,
+    ) -> None:
+        if concern.level:
+            body["readConcern"] = concern.document
+
+    def begin_sending(self) -> None:
+        pass
+
+    def take_back(self) -> None:
+        pass
+
     def hear(self, reply: Mapping[str, Any]) -> None:
-        pass  # nobody reads over it
+        pass  # it is used for one command
 
     def mark_dirty(self) -> None:
         if self._server_session is not None:

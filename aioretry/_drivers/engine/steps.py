@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import bson
 from bson.errors import InvalidDocument
 from pymongo.errors import ConfigurationError, InvalidOperation, NotPrimaryError
-from pymongo.monitoring import CommandListener
+from pymongo.read_preferences import PrimaryPreferred
 
 from aioretry import deadlines
 from aioretry._commands.encoded import shown
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.idle import Doubts
+from aioretry._drivers.engine.listening import Listening
 from aioretry._drivers.engine.messages import encode_documents
 from aioretry._drivers.engine.private_names import OP_ID
 from aioretry._drivers.engine.views import Views
@@ -54,28 +55,33 @@ class Steps:
     Args:
         calls: The client.
         views: What is known of the deployment.
+        listeners_may_block: Whether command listeners are not to be called on the event loop.
     """
 
-    def __init__(self, calls: ClientCalls, views: Views) -> None:
+    def __init__(self, calls: ClientCalls, views: Views, *, listeners_may_block: bool) -> None:
         self.calls = calls
         self.delegate = delegate = calls.delegate
         self.view = views.look
         self.is_closed = False
         self.doubts = Doubts(calls)
-        listeners = delegate.options.event_listeners
         options: Any = delegate.options
         self.max_connecting: int = options.pool_options.max_connecting
-        self._has_listeners = any(isinstance(one, CommandListener) for one in listeners)
+        self.listening = Listening(options.event_listeners)
+        self._may_block = listeners_may_block and self.listening.are_any
 
     @property
     def are_watched(self) -> bool:
         """Whether somebody is shown commands: a listener, or PyMongo's log."""
-        return self._has_listeners or _command_logger.isEnabledFor(logging.DEBUG)
+        return self.listening.are_any or _command_logger.isEnabledFor(logging.DEBUG)
 
     @property
-    def need_threads(self) -> bool:
-        """Whether somebody is told of commands or connections, which may block."""
-        return self.are_watched or _connection_logger.isEnabledFor(logging.DEBUG)
+    def need_jobs(self) -> bool:
+        """Whether what may block is told of commands or connections: PyMongo does so."""
+        return (
+            self._may_block
+            or _command_logger.isEnabledFor(logging.DEBUG)
+            or _connection_logger.isEnabledFor(logging.DEBUG)
+        )
 
     def prepare(self, call: AttemptCall) -> None:
         """Complete the command for its server.
@@ -116,7 +122,9 @@ class Steps:
             is_watched: Whether somebody is shown it.
         """
         command = call.command
-        body = shown(command.body, command.codec_options) if is_watched else {**command.body}
+        body = {**command.body}
+        if is_watched:
+            body = shown(body, command.codec_options, is_sent=True)
         body.update(call.options)
         if call.has_transaction_id:
             body["txnNumber"] = bson.Int64(call.number.take(held))
@@ -140,7 +148,7 @@ class Steps:
 
     def learn_of(self, error: Exception, view: ServerView, connection: Any) -> None:
         """Have PyMongo learn of a server from an error over an established connection."""
-        news: Any = _News(
+        news: Any = News(
             error,
             connection.max_wire_version,
             connection.generation,
@@ -170,6 +178,28 @@ class Steps:
         return isinstance(error, _NEVER_SENT)
 
 
+def preference_at(call: AttemptCall) -> Any:
+    """Return the read preference that a server is sent; None if it is sent none.
+
+    One that is no primary and is asked alone would refuse to be read from (Server Selection,
+    "Topology type Single").
+    """
+    reading = call.command.reading
+    if reading is None:
+        return None
+    if reading.is_of_primary and call.server.kind is ServerKind.OTHER:
+        return PrimaryPreferred()
+    return reading.preference
+
+
+def reading_at(call: AttemptCall) -> dict[str, Any]:
+    """Return what PyMongo's own command is told of how to read."""
+    reading = call.command.reading
+    if reading is None:
+        return {}
+    return {"read_preference": preference_at(call), "read_concern": reading.concern}
+
+
 @contextmanager
 def shown_as(operation_id: int) -> Iterator[None]:
     """Have PyMongo show the commands sent inside as parts of an operation."""
@@ -192,7 +222,7 @@ def time_limit(deadline: Deadline | None, server: Any) -> AbstractContextManager
     return deadlines.limited(deadline.remaining(), server.description.min_round_trip_time)
 
 
-class _News(NamedTuple):
+class News(NamedTuple):
     """What PyMongo's topology wants to know of an error."""
 
     error: Exception

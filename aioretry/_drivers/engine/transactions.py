@@ -4,17 +4,15 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from pymongo.errors import InvalidOperation
+
+from aioretry._commands.error_codes import OVERLOADED
+from aioretry._drivers.port import TransactionOptions
 from aioretry._drivers.transaction_runs import Runs
-
-
-def runs_of(session: Any) -> Runs | None:
-    """Return the runs that PyMongo's session was kept apart by; None if it was not."""
-    stamp = vars(session).get("_apply_to")
-    return stamp.runs if isinstance(stamp, _Guarded) else None
 
 
 def like(session: Any) -> Any:
@@ -24,11 +22,16 @@ def like(session: Any) -> Any:
         causal_consistency=options.causal_consistency,
         default_transaction_options=options.default_transaction_options,
     )
-    if session.cluster_time is not None:
-        new.advance_cluster_time(session.cluster_time)
-    if session.operation_time is not None:
-        new.advance_operation_time(session.operation_time)
+    tell_times(session, new)
     return new
+
+
+def tell_times(source: Any, target: Any) -> None:
+    """Have a session of PyMongo's know what another one has seen."""
+    if source.cluster_time is not None:
+        target.advance_cluster_time(source.cluster_time)
+    if source.operation_time is not None:
+        target.advance_operation_time(source.operation_time)
 
 
 class Air:
@@ -43,22 +46,35 @@ class Air:
         self._before = before
         self._lock = threading.Lock()
         # By the thread, the task or the attempt that hears the answer.
-        self._connections: dict[object, list[Any]] = {}
+        self._commands: dict[object, list[tuple[Any, bool]]] = {}
 
-    def add(self, connection: Any) -> None:
-        """Note one that is about to be sent from here."""
-        with self._lock:
-            self._connections.setdefault(_here(), []).append(connection)
+    def add(self, connection: Any, *, begins: bool = False) -> None:
+        """Note one that is about to be sent from here.
 
-    def remove(self) -> None:
-        """Note that the latest one from here was answered."""
+        Args:
+            connection: What it is sent over.
+            begins: Whether it begins a transaction.
+        """
         with self._lock:
-            mine = self._connections.get(_here())
+            self._commands.setdefault(_here(), []).append((connection, begins))
+
+    def remove(self) -> bool:
+        """Note that the latest one from here was answered.
+
+        Returns:
+            Whether that was to begin the session's transaction.
+        """
+        with self._lock:
+            here = _here()
+            mine = self._commands.get(here)
             if mine:
-                mine.pop()
-                return
+                _, begins = mine.pop()
+                if not mine:  # a session may live for long
+                    del self._commands[here]
+                return begins
         if self._before is not None:
             self._before.remove()
+        return False
 
     @property
     def is_pending(self) -> bool:
@@ -72,7 +88,7 @@ class Air:
 
     def _all(self) -> list[Any]:
         with self._lock:
-            return [one for each in self._connections.values() for one in each]
+            return [connection for each in self._commands.values() for connection, _ in each]
 
 
 class _Guarded:
@@ -84,8 +100,26 @@ class _Guarded:
         self._method = method
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self.runs.sending():
-            return self._method(self._owner(), *args, **kwargs)
+        return self.runs.make_ready(self._method, self._owner(), *args, **kwargs)
+
+
+class _Beginning(_Guarded):
+    """A method by which the last transaction is forgotten, or the number of something else taken.
+
+    An answer to a commit in doubt can't be had any more once a later number was used.
+    """
+
+    def __init__(self, session: Any, owner: Any, method: Callable[..., Any], runs: Runs) -> None:
+        super().__init__(owner, method, runs)
+        self._session = weakref.ref(session)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        session: Any = self._session()
+        if session is not None and session._is_spent:
+            session._is_spent = False
+            if session._server_session is not None:
+                session._server_session = like(session)._server_session
+        return super().__call__(*args, **kwargs)
 
 
 class _Stamp(_Guarded):
@@ -98,16 +132,18 @@ class _Stamp(_Guarded):
         # there are no sessions, and PyMongo would refuse every transaction over it. If the driver
         # has just lost the server, the server itself is to answer.
         session: Any = self._owner()
-        servers = session.client.topology_description.server_descriptions()
-        server = servers.get(connection.address)
-        if (
-            server is None
-            or not server.is_server_type_known
-            or server.logical_session_timeout_minutes is not None
-        ):
-            connection.supports_sessions = True
+        if not connection.supports_sessions:
+            servers = session.client.topology_description.server_descriptions()
+            server = servers.get(connection.address)
+            connection.supports_sessions = (
+                server is None
+                or not server.is_server_type_known
+                or server.logical_session_timeout_minutes is not None
+            )
         super().__call__(command, is_retryable, read_preference, connection)
-        session._air.add(connection)
+        session._air.add(connection, begins="startTransaction" in command)
+        if session.in_transaction:  # else it would be kept for as long as the session is
+            session._latest = command
 
 
 def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
@@ -123,10 +159,132 @@ def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
     # whether they are in a transaction.
     kind, transaction = type(session), session._transaction
     session._air = air or Air()
+    session._is_spent = False
+    session._latest = {}
     session._process_response = _Hearing(session)
     session._apply_to = _Stamp(session, kind._apply_to, runs)
-    session._start_retryable_write = _Guarded(session, kind._start_retryable_write, runs)
-    transaction.reset = _Guarded(transaction, type(transaction).reset, runs)
+    take_number = kind._start_retryable_write
+    session._start_retryable_write = _Beginning(session, session, take_number, runs)
+    transaction.reset = _Beginning(session, transaction, type(transaction).reset, runs)
+
+
+def twin(session: Any) -> Any:
+    """Return a session of PyMongo's that has another one's server session and transaction.
+
+    What becomes of the transaction in either is nothing to the other.
+    """
+    new, own = session.client.start_session(causal_consistency=False), session._transaction
+    new._server_session = session._server_session
+    new._cluster_time = session.cluster_time
+    new._transaction = copied = type(own)(own.opts, session.client)
+    copied.sharded, copied.pinned_address = own.sharded, own.pinned_address
+    copied.recovery_token = own.recovery_token
+    copied.state = own.state
+    return new
+
+
+class EngineSessionCalls:
+    """What is asked of the sessions that users start, to run transactions in them."""
+
+    states: Any
+    """PyMongo's names for the states of a transaction."""
+
+    def own(self, session: Any) -> Any:
+        """Return PyMongo's session that one of the user's is about; or that itself."""
+        raise NotImplementedError
+
+    def runs_of(self, session: Any) -> Runs:
+        """Return the runs of a session's transactions, which whatever is sent in it belongs to."""
+        own = self.own(session)
+        stamp = vars(own).get("_apply_to")
+        if not isinstance(stamp, _Stamp):
+            keep_apart(own, Runs())
+        runs: Runs = own._apply_to.runs
+        return runs
+
+    def has_pending(self, session: Any) -> bool:
+        """Tell whether a command of it is under way."""
+        return bool(self.own(session)._air.is_pending)
+
+    def latest(self, session: Any) -> Mapping[str, Any]:
+        """Return the command of transactions that was made ready last in a session; {} if none."""
+        latest: Mapping[str, Any] = self.own(session)._latest
+        return latest
+
+    def may_arrive(self, session: Any) -> bool:
+        """Tell whether a command of it is under way, or was lost."""
+        air = self.own(session)._air
+        return bool(air.is_pending or air.has_lost)
+
+    def has_begun_transaction(self, session: Any) -> bool:
+        """Tell whether a transaction is in progress of which the server may know."""
+        own = self.own(session)
+        return bool(own.in_transaction and not own._starting_transaction)
+
+    def transaction_options(self, session: Any) -> TransactionOptions:
+        """Return what is to be known of a session's transaction."""
+        transaction = self.own(session)._transaction
+        options = transaction.opts
+        return TransactionOptions(
+            options.read_preference,
+            options.write_concern,
+            options.max_commit_time_ms,
+            transaction.recovery_token,
+        )
+
+    def begin_commit(self, session: Any) -> Any:
+        """Have a session commit from now on; return the transaction, or None if that is empty.
+
+        Raises:
+            InvalidOperation: There is no transaction, or it was aborted, or the session was ended.
+        """
+        own = self.own(session)
+        own._check_ended()
+        transaction = own._transaction
+        match transaction.state:
+            case self.states.NONE:
+                raise InvalidOperation("No transaction started")
+            case self.states.ABORTED:
+                raise InvalidOperation(
+                    "Cannot call commitTransaction after calling abortTransaction"
+                )
+            case self.states.STARTING | self.states.COMMITTED_EMPTY:
+                transaction.state = self.states.COMMITTED_EMPTY
+                return None
+            case _:
+                transaction.state = self.states.IN_PROGRESS
+                return transaction
+
+    def begin_abort(self, session: Any) -> Any:
+        """Have a session abort from now on; returns and raises as :meth:`begin_commit`."""
+        own = self.own(session)
+        own._check_ended()
+        transaction = own._transaction
+        match transaction.state:
+            case self.states.NONE:
+                raise InvalidOperation("No transaction started")
+            case self.states.ABORTED:
+                raise InvalidOperation("Cannot call abortTransaction twice")
+            case self.states.COMMITTED | self.states.COMMITTED_EMPTY:
+                raise InvalidOperation(
+                    "Cannot call abortTransaction after calling commitTransaction"
+                )
+            case self.states.STARTING:
+                transaction.state = self.states.ABORTED
+                return None
+            case _:
+                return transaction
+
+    def end_commit(self, transaction: Any, *, unpin: bool) -> None:
+        """Have a transaction be in progress no more, because it was committed, or may be."""
+        transaction.state = self.states.COMMITTED
+        if unpin:
+            transaction.pinned_address = None
+
+    def end_abort(self, transaction: Any) -> None:
+        """Have a transaction be in progress no more, because it was aborted, or may be."""
+        transaction.state = self.states.ABORTED
+        transaction.pinned_address = None
 
 
 class _Hearing:
@@ -137,26 +295,22 @@ class _Hearing:
 
     def __call__(self, reply: Mapping[str, Any]) -> None:
         session: Any = self._session()
-        session._air.remove()
+        begins = session._air.remove()
+        transaction = session._transaction
+        if reply.get("ok"):
+            transaction.has_completed_command = True
+        elif begins and OVERLOADED in reply.get("errorLabels", ()) and transaction.active():
+            transaction.set_starting()  # it was refused, and goes once more
         type(session)._process_response(session, reply)
 
 
-@contextlib.contextmanager
-def at(place: object) -> Iterator[None]:
-    """Take what is sent or heard in the block for sent or heard there, and not by this task."""
-    token = _place.set(place)
-    try:
-        yield
-    finally:
-        _place.reset(token)
-
-
 def _here() -> object:
-    place = _place.get()
+    place = place_of_sending.get()
     if place is None:
         with contextlib.suppress(RuntimeError):  # a thread without a loop
             place = asyncio.current_task()
     return place or threading.get_ident()
 
 
-_place: ContextVar[object] = ContextVar("aioretry_place", default=None)
+place_of_sending: ContextVar[object] = ContextVar("aioretry_place", default=None)
+"""Where what is made ready is sent, or heard, if that is not this task or thread."""

@@ -1,6 +1,7 @@
 """What PyMongo knows of a deployment, as the port's plain values."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,22 @@ _KINDS = {
     SERVER_TYPE.Mongos: ServerKind.MONGOS,
     SERVER_TYPE.LoadBalancer: ServerKind.LOAD_BALANCER,
 }
+_WITH_SECONDARIES = {
+    TOPOLOGY_TYPE.ReplicaSetWithPrimary,
+    TOPOLOGY_TYPE.ReplicaSetNoPrimary,
+}
+
+
+class _Known(weakref.ref[TopologyDescription]):
+    """A description, for whoever compares it or tells it.
+
+    It has the servers' latest errors, whose frames would keep alive what was sent.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return repr(self())
 
 
 class Views:
@@ -39,6 +56,7 @@ class Views:
         """Whether a function of the user's has a part in them."""
 
         self._untold: Collection[Address] = ()
+        self._known: _Known | None = None
         self._latest = TopologyView({}, self._latency_window, source=None)
 
     def look(self) -> TopologyView:
@@ -48,25 +66,42 @@ class Views:
             ConfigurationError: A server is too old or too new for the driver.
         """
         description, untold = self._calls.delegate.topology_description, self._calls.untold
-        is_same = description is self._latest.source and untold is self._untold
+        known = self._known
+        is_same = known is not None and description is known() and untold is self._untold
         if not is_same or self.are_users:
             description.check_compatible()
+            self._known = known = _Known(description)
             self._untold = untold
-            self._latest = self._view_of(description)
+            self._latest = self._view_of(description, known)
         return self._latest
 
-    def _view_of(self, description: TopologyDescription) -> TopologyView:
+    def _view_of(self, description: TopologyDescription, known: _Known) -> TopologyView:
         servers = list(description.server_descriptions().values())
         if description.topology_type in {TOPOLOGY_TYPE.Single, TOPOLOGY_TYPE.LoadBalanced}:
             taking = [server for server in servers if server.is_server_type_known]
         else:
             taking = list(self._selector([server for server in servers if server.is_writable]))
-        views = {
+        readable = None
+        if description.topology_type in _WITH_SECONDARIES:
+            readable = partial(self._readable, known, self._untold)
+        views = self._views_of(taking, self._untold)
+        return TopologyView(views, self._latency_window, known, readable)
+
+    def _readable(
+        self, known: _Known, untold: Collection[Address], preference: Any
+    ) -> Mapping[Address, ServerView]:
+        description = known() or self._calls.delegate.topology_description
+        select: Any = description.apply_selector
+        return self._views_of(select(preference, custom_selector=self._selector), untold)
+
+    def _views_of(
+        self, servers: Iterable[ServerDescription], untold: Collection[Address]
+    ) -> dict[Address, ServerView]:
+        return {
             server.address: self._server_view_of(server)
-            for server in taking
-            if server.address not in self._untold
+            for server in servers
+            if server.address not in untold
         }
-        return TopologyView(views, self._latency_window, source=description)
 
     def _server_view_of(self, server: ServerDescription) -> ServerView:
         version = server.topology_version

@@ -9,13 +9,13 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.engine.driver import EngineDriver
-from aioretry._drivers.engine.sessions import UserSession
-from aioretry._drivers.motor.aborting import ThreadAborts
+from aioretry._drivers.engine.silence import Uses
 from aioretry._drivers.motor.calls import BlockingCalls
 from aioretry._drivers.motor.ending import ThreadSessionEnding
 from aioretry._drivers.motor.prober import ThreadProber
 from aioretry._drivers.motor.room import MotorRoom, can_watch_sockets
-from aioretry._drivers.port import ServerSession, ThreadCounts
+from aioretry._drivers.motor.watching import ThreadWatch
+from aioretry._drivers.port import ThreadCounts
 from aioretry._drivers.threads import ThreadPool
 
 # More of them would but wait for the interpreter's lock.
@@ -28,24 +28,43 @@ class MotorDriver(EngineDriver):
     Args:
         delegate: The client.
         size: How many attempts are under way at once at most.
+        uses: Tells of the use of connections.
+        doubt_after: How long a server may be silent, in seconds.
+        listeners_may_block: Whether command listeners are called on threads.
     """
 
-    def __init__(self, delegate: pymongo.MongoClient[Any], size: int) -> None:
+    def __init__(
+        self,
+        delegate: pymongo.MongoClient[Any],
+        size: int,
+        uses: Uses,
+        doubt_after: float,
+        *,
+        listeners_may_block: bool,
+    ) -> None:
         calls = BlockingCalls(delegate)
         ending = ThreadSessionEnding(calls)
         most = min(size, _MOST_THREADS)
+        self._watch = ThreadWatch(calls, doubt_after)
+        uses.watch = self._watch
         super().__init__(
-            calls, "RetryClient", most, ThreadProber(delegate), ending, delegate.start_session()
+            calls,
+            "RetryClient",
+            most,
+            ThreadProber(delegate),
+            ending,
+            delegate.start_session(),
+            listeners_may_block=listeners_may_block,
         )
         self._threads = ThreadPool(most, "aioretry-attempt")
-        self._aborts = ThreadAborts(delegate, ending)
+        self._reading = ThreadPool(most, "aioretry-reading")
 
     def counts(self) -> ThreadCounts:
         """Return how the threads are doing."""
         return self._threads.counts() if self._dispatch is None else self._dispatch.counts()
 
-    def user_session(self, session: object) -> ServerSession:
-        """Return the session that a session object of the user's is about.
+    def _own(self, session: object) -> Any:
+        """Return PyMongo's session that a session object of the user's is about.
 
         Raises:
             TypeError: It is not a session.
@@ -59,18 +78,15 @@ class MotorDriver(EngineDriver):
             )
         if own.client is not self._calls.delegate:
             raise InvalidOperation("Can only use session with the MongoClient that started it")
-        return UserSession(self._calls, own)
-
-    def abort(self, session: Any) -> asyncio.Future[None]:
-        """Abort a transaction that was given up, on threads of their own."""
-        return self._aborts.add(session)
+        return own
 
     def _close_own(self) -> None:
+        self._watch.close()
         self._threads.close()
-        self._aborts.close()
+        self._reading.close()
 
     def _room(self, loop: asyncio.AbstractEventLoop) -> MotorRoom:
-        return MotorRoom(self._steps, loop, self._threads)
+        return MotorRoom(self._steps, loop, self._threads, self._reading)
 
     def _can_use(self, loop: asyncio.AbstractEventLoop) -> bool:
         return can_watch_sockets(loop)

@@ -12,7 +12,7 @@ from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, is_break
 from aioretry._drivers.engine.entry import Entry
 from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
-from aioretry._drivers.engine.steps import NotSentError, Steps, shown_as, time_limit
+from aioretry._drivers.engine.steps import NotSentError, Steps, reading_at, shown_as, time_limit
 from aioretry._drivers.motor.asking import is_well
 from aioretry._drivers.port import (
     AttemptResult,
@@ -83,10 +83,10 @@ class ThreadAttempt(Job):
         try:
             session = held.open(has_sessions=view.has_sessions)
             body = steps.body(call, held, is_watched=steps.are_watched)
-            if steps.view().has_lost(view):  # meanwhile
+            if call.command.reading is None and steps.view().has_lost(view):  # meanwhile
                 raise NotSentError(NoServer())
             while not call.token.is_revoked:
-                checkout = steps.delegate._checkout(server, session)
+                checkout = steps.delegate._checkout(server, None)
                 with time_limit(call.deadline, server), checkout as connection:
                     if steps.doubts.has(connection) and not self._answers(connection):
                         continue  # with another one
@@ -140,6 +140,7 @@ class ThreadAttempt(Job):
                     session=session,
                     client=self._steps.delegate,
                     user_fields=command.user_fields,
+                    **reading_at(self._call),
                 )
         except ConnectionFailure as exc:
             if session is not None:

@@ -23,19 +23,27 @@ class MotorRoom:
         steps: What they have in common.
         loop: The event loop.
         threads: Make what the loop does not make itself.
+        reading: The same, of reads.
     """
 
-    def __init__(self, steps: Steps, loop: asyncio.AbstractEventLoop, threads: ThreadPool) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        loop: asyncio.AbstractEventLoop,
+        threads: ThreadPool,
+        reading: ThreadPool,
+    ) -> None:
         self.connections = SocketConnections(loop, steps.calls)
         self.asker = ThreadAsker(steps.calls, loop)
         self._steps = steps
         self._threads = threads
+        self._reading = reading
         self._openers = ThreadPool(_MOST_OPENING, "aioretry-opening")
 
     def make(self, entry: Entry) -> ThreadAttempt:
         """Have an attempt made by a thread."""
         attempt = ThreadAttempt(self._steps, entry)
-        self._threads.submit(attempt)
+        self._threads_of(entry).submit(attempt)
         return attempt
 
     def open(self, entry: Entry) -> Opening:
@@ -48,14 +56,17 @@ class MotorRoom:
         """Let another job take a thread's place; return False if it must be waited for."""
         match entry.job:
             case ThreadAttempt() as attempt:
-                return self._threads.abandon(attempt)
+                return self._threads_of(entry).abandon(attempt)
             case Opening() as opening:
                 return self._openers.abandon(opening)
         return False
 
     def counts(self) -> ThreadCounts:
         """Return how the threads are doing; a glance."""
-        return self._threads.counts() + self._openers.counts()
+        return self._threads.counts() + self._reading.counts() + self._openers.counts()
+
+    def _threads_of(self, entry: Entry) -> ThreadPool:
+        return self._threads if entry.call.command.reading is None else self._reading
 
     def close(self) -> None:
         """End the threads that are not the client's, once what they carry has ended."""

@@ -36,6 +36,7 @@ class AsyncioCalls:
         """What is under way."""
 
         self._being_told: Counter[Address] = Counter()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def topology(self) -> Any:
         """Return PyMongo's topology, which the prober opens."""
@@ -88,10 +89,10 @@ class AsyncioCalls:
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Have something done in a task in nobody's context."""
+        with contextlib.suppress(RuntimeError):  # it ends, and cancels what is left
+            self._loop = asyncio.get_running_loop()
         # Not by the loop's factory, which may begin it at once.
-        task = asyncio.Task(
-            coroutine, loop=asyncio.get_running_loop(), context=contextvars.Context()
-        )
+        task = asyncio.Task(coroutine, loop=self._loop, context=contextvars.Context())
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task

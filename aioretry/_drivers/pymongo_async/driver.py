@@ -8,13 +8,13 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.engine.driver import EngineDriver
-from aioretry._drivers.engine.sessions import UserSession
-from aioretry._drivers.port import AttemptCall, Receiver, ServerSession
-from aioretry._drivers.pymongo_async.aborting import TaskAborts
+from aioretry._drivers.engine.silence import Uses
+from aioretry._drivers.port import AttemptCall, Receiver
 from aioretry._drivers.pymongo_async.calls import AsyncioCalls
 from aioretry._drivers.pymongo_async.ending import TaskSessionEnding
 from aioretry._drivers.pymongo_async.prober import TaskProber
 from aioretry._drivers.pymongo_async.room import AsyncioRoom
+from aioretry._drivers.pymongo_async.watching import TaskWatch
 
 _PATIENCE = 2.5  # more than what was sent has for its answer
 
@@ -25,17 +25,22 @@ class AsyncioDriver(EngineDriver):
     Args:
         client: The client.
         size: How many attempts are under way at once at most.
+        uses: Tells of the use of connections.
+        doubt_after: How long a server may be silent, in seconds.
     """
 
     _calls: AsyncioCalls
 
-    def __init__(self, client: AsyncMongoClient[Any], size: int) -> None:
+    def __init__(
+        self, client: AsyncMongoClient[Any], size: int, uses: Uses, doubt_after: float
+    ) -> None:
         calls = AsyncioCalls(client)
         name = type(client).__name__
         ending = TaskSessionEnding(calls)
         session = AsyncMongoClient.start_session(client)
         super().__init__(calls, name, size, TaskProber(calls), ending, session)
-        self._aborts = TaskAborts(calls, ending)
+        self._watch = TaskWatch(calls, doubt_after)
+        uses.watch = self._watch
         self._has_begun = False
 
     def attempt(
@@ -58,8 +63,8 @@ class AsyncioDriver(EngineDriver):
         self._has_begun = False
         receiver.make_way()
 
-    def user_session(self, session: object) -> ServerSession:
-        """Return the session that a session object of the user's is about.
+    def _own(self, session: object) -> Any:
+        """Return PyMongo's session that a session object of the user's is about.
 
         Raises:
             TypeError: It is not a session.
@@ -72,11 +77,7 @@ class AsyncioDriver(EngineDriver):
             )
         if session.client is not self._calls.delegate:
             raise InvalidOperation("Can only use session with the AsyncMongoClient that started it")
-        return UserSession(self._calls, session)
-
-    def abort(self, session: Any) -> asyncio.Future[None]:
-        """Abort a transaction that was given up, in a task."""
-        return self._aborts.add(session)
+        return session
 
     async def wait_closed(self) -> None:
         """Wait for what is under way to end; it does not take long after the client is closed."""
@@ -93,4 +94,4 @@ class AsyncioDriver(EngineDriver):
         return True
 
     def _close_own(self) -> None:
-        self._aborts.close()
+        self._watch.close()

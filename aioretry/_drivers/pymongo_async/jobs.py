@@ -9,7 +9,7 @@ from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, is_break
 from aioretry._drivers.engine.entry import Entry
 from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
-from aioretry._drivers.engine.steps import NotSentError, Steps, shown_as, time_limit
+from aioretry._drivers.engine.steps import NotSentError, Steps, reading_at, shown_as, time_limit
 from aioretry._drivers.port import AttemptResult, Expired, NoServer, Replied, ServerView
 from aioretry._drivers.pymongo_async.asking import is_well
 from aioretry._drivers.pymongo_async.calls import AsyncioCalls
@@ -115,7 +115,7 @@ class TaskAttempt(TaskJob):
         call, steps = self._call, self._steps
         held = call.lease.carry()
         try:
-            if steps.view().has_lost(view):  # meanwhile
+            if call.command.reading is None and steps.view().has_lost(view):  # meanwhile
                 raise NotSentError(NoServer())
             call.is_waiting = True  # see TaskOpening
             while True:
@@ -174,6 +174,7 @@ class TaskAttempt(TaskJob):
                     session=session,
                     client=self._steps.delegate,
                     user_fields=command.user_fields,
+                    **reading_at(self._call),
                 )
         except (ConnectionFailure, asyncio.CancelledError) as exc:
             if session is not None:

@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from aioretry.testing import ReplicaSet
-from tests.benchmarks.failovers import cancel, freeze, outage, rolling
+from tests.benchmarks.failovers import cancel, freeze, kinds, outage, rolling
 from tests.benchmarks.failovers.clients import KINDS
 from tests.benchmarks.failovers.measuring import Figures, label, shown
 
 SCENARIOS = {
     "freeze": freeze.run,
+    "kinds": kinds.run,
     "rolling": rolling.run,
     "cancel": cancel.run,
     "outage": outage.run,
@@ -89,6 +90,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--hold", type=float, default=5.0, help="seconds that the new primary serves before the old"
     )
     one.add_argument("--after", type=float, default=5.0, help="seconds of load when it is back")
+
+    one = scenarios.add_parser("kinds", parents=[common], help=kinds.__doc__)
+    one.add_argument("--only", nargs="+", metavar="KIND", help="of calls; all by default")
+    one.add_argument("--callers", type=int, default=6, help="of each kind")
+    one.add_argument("--timeout", type=float, help="of each call, in seconds; none by default")
+    one.add_argument("--who", choices=["primary", "secondary"], default="primary")
+    one.add_argument("--how", choices=["freeze", "kill"], default="freeze")
+    one.add_argument("--hold", type=float, default=35.0, help="seconds that it stays away")
 
     one = scenarios.add_parser("rolling", parents=[common], help=rolling.__doc__)
     _add_load(one, writers=50, timeout=60.0)

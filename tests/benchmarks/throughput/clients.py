@@ -21,7 +21,7 @@ TITLES = {
 }
 PEERS = (MOTOR, PYMONGO)
 
-_MAKERS: dict[str, Any] = {MOTOR: AsyncIOMotorClient, PYMONGO: AsyncMongoClient}
+MAKERS: dict[str, Any] = {MOTOR: AsyncIOMotorClient, PYMONGO: AsyncMongoClient}
 
 
 def concern(w: str) -> int | str:
@@ -31,7 +31,7 @@ def concern(w: str) -> int | str:
 
 def make(key: str, uri: str, w: str, **options: Any) -> Any:
     """Make a client; what is not said here is its default."""
-    maker = _MAKERS.get(key) or ours()
+    maker = MAKERS.get(key) or ours()
     return maker(uri, w=concern(w), retryWrites=True, **options)
 
 

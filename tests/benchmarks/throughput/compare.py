@@ -13,7 +13,7 @@ from aioretry.testing import ReplicaSet
 from tests.benchmarks.throughput import child
 from tests.benchmarks.throughput.clients import COALESCED, DATABASE, FLOOR, Clients, concern
 from tests.benchmarks.throughput.floor import Floor
-from tests.benchmarks.throughput.operations import OPERATIONS, Operation
+from tests.benchmarks.throughput.operations import OPERATIONS, Operation, stored
 from tests.benchmarks.throughput.ratios import Case
 from tests.benchmarks.throughput.rounds import (
     Sample,
@@ -24,6 +24,8 @@ from tests.benchmarks.throughput.rounds import (
 )
 
 Say = Callable[[str], object]
+
+_ON_STORED = {"find_one", "transfer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ async def compare(options: argparse.Namespace, say: Say) -> Comparison:
                             case = Case(name, w, writers)
                             say(f"{case} ...")
                             await empty(servers.uri)
+                            await _fill(servers.uri, case, options.clients)
                             measures = _measures(case, clients, floor, options.clients)
                             results[case] = await take_turns(
                                 measures, options.rounds, options.seconds
@@ -63,7 +66,12 @@ async def compare(options: argparse.Namespace, say: Say) -> Comparison:
 
 def keys(operation: str, chosen: list[str]) -> list[str]:
     """Those of the clients that take part in an operation."""
-    return [key for key in chosen if key != COALESCED or operation == "insert_one"]
+    left_out = set()
+    if operation != "insert_one":
+        left_out.add(COALESCED)
+    if OPERATIONS[operation].body is None:
+        left_out.add(FLOOR)
+    return [key for key in chosen if key not in left_out]
 
 
 def _measures(
@@ -73,8 +81,10 @@ def _measures(
     measures: dict[str, Callable[[float], Awaitable[Sample]]] = {}
     for key in keys(case.operation, chosen):
         name = f"{case.operation}_{key}"
-        if key == FLOOR:
-            measures[key] = partial(_measure_floor, floor.call(operation.body(name, 0)))
+        if key == FLOOR and operation.body is not None:
+            call = floor.read if operation.is_read else floor.write
+            body = operation.body(name, 0)
+            measures[key] = partial(_measure_floor, lambda call=call, body=body: call(body()))
         else:
             calls = calls_of(operation, clients.collection(key, name), case.writers)
             measures[key] = partial(measure, calls)
@@ -99,6 +109,20 @@ async def empty(uri: str) -> None:
             client.drop_database(DATABASE)
 
     await asyncio.to_thread(drop)
+
+
+async def _fill(uri: str, case: Case, chosen: list[str]) -> None:
+    """Store what an operation finds; the others make it themselves."""
+    if case.operation not in _ON_STORED:
+        return
+
+    def insert() -> None:
+        client: MongoClient[Any] = MongoClient(uri, w="majority")
+        with client:
+            for key in keys(case.operation, chosen):
+                client[DATABASE][f"{case.operation}_{key}"].insert_many(stored(case.writers))
+
+    await asyncio.to_thread(insert)
 
 
 async def _peaks(uri: str, options: argparse.Namespace, say: Say) -> dict[tuple[str, str], float]:

@@ -7,7 +7,6 @@ reply: one at a time, without a pool, a topology, events, threads or an event lo
 import socket
 import struct
 import uuid
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -83,9 +82,14 @@ class Floor:
     ) -> None:
         self._socket.close()
 
-    def call(self, body: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-        """Make the call that sends a command, of what makes the command."""
-        return lambda: self.write(body())
+    def read(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a read, and return its reply.
+
+        Raises:
+            FloorError: It did not go well.
+        """
+        fields = {name: self._around[name] for name in ("lsid", "$db")}
+        return self._send({**body, **fields})
 
     def write(self, body: dict[str, Any]) -> dict[str, Any]:
         """Send a write, and return its reply.
@@ -93,8 +97,11 @@ class Floor:
         Raises:
             FloorError: The write did not go well.
         """
+        return self._send({**body, **self._around, "txnNumber": Int64(self._number + 1)})
+
+    def _send(self, body: dict[str, Any]) -> dict[str, Any]:
         self._number = number = self._number + 1
-        self._socket.sendall(message({**body, **self._around, "txnNumber": Int64(number)}, number))
+        self._socket.sendall(message(body, number))
         data = self._chunk()
         while not is_whole(data):
             data += self._chunk()

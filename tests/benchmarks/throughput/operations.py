@@ -3,12 +3,14 @@
 Each caller has documents of its own, so that no two of them meet on the server.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bson import ObjectId
 from pymongo import UpdateOne
+
+from aioretry._writes.context import settled
 
 STATEMENTS = 10  # of each bulk_write
 
@@ -25,8 +27,13 @@ class Operation:
     call: Callable[[Any, int], Call]
     """Makes the call of one caller, of a collection and the caller's number."""
 
-    body: Callable[[str, int], Body]
-    """Makes its command, of the collection's name; without what numbers and addresses it."""
+    body: Callable[[str, int], Body] | None = None
+    """Makes its command, of the collection's name; without what numbers and addresses it.
+
+    None if it takes several: there is no floor then.
+    """
+
+    is_read: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -80,6 +87,31 @@ def _bulk_write_body(name: str, me: int) -> Body:
     }
 
 
+def _find_one(collection: Any, me: int) -> Call:
+    return lambda: collection.find_one({"_id": me})
+
+
+def _find_one_body(name: str, me: int) -> Body:
+    return lambda: {"find": name, "filter": {"_id": me}, "limit": 1, "singleBatch": True}
+
+
+def _transfer(collection: Any, me: int) -> Call:
+    """Move money between two accounts of the caller's own, and note that, in a transaction."""
+    client = collection.database.client
+    source, target = _part(me, 0), _part(me, 1)
+
+    async def work(session: Any) -> None:
+        await collection.update_one({"_id": source}, {"$inc": {"n": -1}}, session=session)
+        await collection.update_one({"_id": target}, _INCREMENT, session=session)
+        await collection.insert_one(_document(me), session=session)
+
+    async def call() -> None:
+        async with await settled(client.start_session()) as session:
+            await session.with_transaction(work)
+
+    return call
+
+
 def _document(me: int) -> dict[str, Any]:
     """A document of some 100 bytes."""
     return {"n": me, "text": "hello world hello world hello world", "sub": {"x": 1.5, "y": True}}
@@ -87,6 +119,11 @@ def _document(me: int) -> dict[str, Any]:
 
 def _statement(key: int) -> dict[str, Any]:
     return {"q": {"_id": key}, "u": _INCREMENT, "multi": False, "upsert": True}
+
+
+def stored(writers: int) -> Iterator[dict[str, Any]]:
+    """What is there before so many callers begin."""
+    return ({**_document(key), "_id": key} for key in range(writers * STATEMENTS))
 
 
 def _part(me: int, number: int) -> int:
@@ -100,5 +137,7 @@ OPERATIONS: Mapping[str, Operation] = {
         Operation("insert_one", _insert_one, _insert_one_body),
         Operation("find_one_and_update", _find_one_and_update, _find_one_and_update_body),
         Operation("bulk_write", _bulk_write, _bulk_write_body),
+        Operation("find_one", _find_one, _find_one_body, is_read=True),
+        Operation("transfer", _transfer),
     )
 }

@@ -26,7 +26,7 @@ from tests.benchmarks.throughput.compare import keys
 from tests.benchmarks.throughput.floor import Floor, FloorError
 from tests.benchmarks.throughput.growth import RSS, THREADS, Held, judge
 from tests.benchmarks.throughput.memory import Idle
-from tests.benchmarks.throughput.operations import OPERATIONS, STATEMENTS
+from tests.benchmarks.throughput.operations import OPERATIONS, STATEMENTS, stored
 from tests.benchmarks.throughput.picture import COLOURS, decades, draw
 from tests.benchmarks.throughput.ratios import RATIOS, TARGETS, Case, judged, spreads
 from tests.benchmarks.throughput.rounds import Sample, Series, measure, take_turns
@@ -228,6 +228,11 @@ class TestOptions:
         assert COALESCED in keys("insert_one", list(TITLES))
         assert COALESCED not in keys("update_one", list(TITLES))
 
+    def test_floor_is_of_one_command(self):
+        """A transaction has none."""
+        assert FLOOR in keys("find_one", list(TITLES))
+        assert FLOOR not in keys("transfer", list(TITLES))
+
 
 @pytest.fixture(scope="module")
 def one_member():
@@ -237,7 +242,9 @@ def one_member():
 
 
 class TestFloor:
-    @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=str)
+    @pytest.mark.parametrize(
+        "operation", [one for one in OPERATIONS.values() if one.body and not one.is_read], ids=str
+    )
     async def test_sends_what_the_clients_send(self, one_member, operation):
         """The commands by hand leave the same behind as a client's calls."""
         address = (one_member.members[0].host, one_member.members[0].port)
@@ -246,9 +253,9 @@ class TestFloor:
             for collection in collections:
                 collection.drop()
             with Floor(address, "floor", 1) as floor:
-                call = floor.call(operation.body(collections[0].name, 3))
-                call()
-                reply = call()
+                body = operation.body(collections[0].name, 3)
+                floor.write(body())
+                reply = floor.write(body())
             for _ in range(2):
                 operation.call(collections[1], 3)()
             stored = [list(one.find().sort("_id")) for one in collections]
@@ -269,6 +276,15 @@ class TestFloor:
             floor._number -= 1
             assert floor.write(body())["retriedStmtIds"] == [0]
 
+    def test_reads(self, one_member):
+        """What is read by hand is what was stored."""
+        address = (one_member.members[0].host, one_member.members[0].port)
+        with MongoClient(one_member.uri) as client, Floor(address, "floor", 1) as floor:
+            client.floor.read.drop()
+            client.floor.read.insert_many(stored(1))
+            reply = floor.read(OPERATIONS["find_one"].body("read", 0)())
+            assert [client.floor.read.find_one({"_id": 0})] == reply["cursor"]["firstBatch"]
+
     def test_an_error_is_raised(self, one_member):
         """What did not go well has no figures."""
         address = (one_member.members[0].host, one_member.members[0].port)
@@ -280,7 +296,7 @@ class TestFloor:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--only", "update_one", "insert_one", "--writers", "1", "3", "--w", "1"],
+        ["--only", "update_one", "transfer", "insert_one", "--writers", "3"],
         ["--costs", "--writers", "3"],
         ["--storm", "--writers", "3"],
         ["--memory"],
@@ -293,7 +309,7 @@ class TestFloor:
 def test_runs(arguments, client, tmp_path):
     """The command runs to its end in each mode, and prints figures."""
     picture = tmp_path / "picture.svg"
-    tiny = ["--client", client, "--members", "1", "--rounds", "2", "--seconds", "0.05", "--json"]
+    tiny = ["--client", client, "--members", "1", "--rounds", "1", "--seconds", "0.05", "--json"]
     child = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks", *arguments, *tiny, "--picture", str(picture)],
         stdout=subprocess.PIPE,

@@ -59,13 +59,14 @@ def test_what_can_not_be_encoded():
         encode_documents([{"x": 1}, {"x": object()}], OPTIONS)
 
 
-def test_for_those_who_look():
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_for_those_who_look(is_sent):
     """A command shows its documents one by one, as dicts, whatever parts they were encoded in."""
     given_ones = [{"_id": number} for number in range(5)]
     parts = [encode_documents(given_ones[:3], OPTIONS), encode_documents(given_ones[3:], OPTIONS)]
     inner = RawBSONDocument(bson.encode({"deep": [{"x": 1}]}))
     body = {"insert": "c", "documents": parts, "let": [1], "empty": [], "query": inner}
-    told = shown(body, OPTIONS.with_options(document_class=RawBSONDocument))
+    told = shown(body, OPTIONS.with_options(document_class=RawBSONDocument), is_sent=is_sent)
     assert {**body, "documents": given_ones, "query": {"deep": [{"x": 1}]}} == told
     assert {dict} == set(map(type, [told["query"], told["query"]["deep"][0], *told["documents"]]))
 
@@ -79,6 +80,6 @@ def test_for_those_who_look():
     ],
 )
 def test_what_would_not_be_sent_as_it_is(raw):
-    """It is left encoded."""
+    """It is left encoded where it is sent; what is only looked at may be told in another way."""
     document = RawBSONDocument(raw)
-    assert [document] == shown({"documents": [document]}, OPTIONS)["documents"]
+    assert [document] == shown({"documents": [document]}, OPTIONS, is_sent=True)["documents"]

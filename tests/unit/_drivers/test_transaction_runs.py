@@ -78,10 +78,11 @@ def test_a_run_ends_after_what_is_being_sent():
             ready.set()
         ended.set()
 
-    with runs.sending():
-        thread = threading.Thread(target=run)
+    def make(thread):
         thread.start()
         assert ready.wait(10)
         assert not ended.is_set()
-    assert ended.wait(10)
-    thread.join()
+        return thread
+
+    runs.make_ready(make, threading.Thread(target=run)).join()
+    assert ended.is_set()

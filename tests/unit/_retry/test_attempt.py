@@ -212,7 +212,7 @@ def test_what_the_driver_is_given(kind, numbering, expected):
     execution = stage.execution(Deadline.after(60), numbering)
     attempt = stage.start(execution)
     (call,) = stage.calls
-    assert (expected, expected) == (call.may_have_transaction_id, attempt.has_transaction_id)
+    assert (expected, expected) == (call.may_have_transaction_id, attempt.may_be_repeated)
     assert (execution.command, execution.lease, execution.number, execution.deadline) == (
         call.command,
         call.lease,

@@ -61,7 +61,7 @@ def test_one_line_for_a_server(caplog):
     loop.pass_time()
     (line,) = lines(caplog)
     assert line == (
-        "retrying 10000 writes after failures on a:1 "
+        "retrying 10000 operations after failures on a:1 "
         "(AutoReconnect: 9999, NotPrimaryError 91: 1), first update_one on db.c"
     )
     assert retry() == caplog.records[0].aioretry
@@ -75,7 +75,8 @@ def test_each_server_has_its_own(caplog):
         losses.add(retry(address), 1, None)
     loop.pass_time()
     assert [
-        f"retrying 1 write after failures on {server} (AutoReconnect: 1), first update_one on db.c"
+        f"retrying 1 operation after failures on {server} (AutoReconnect: 1), "
+        "first update_one on db.c"
         for server in ("a:1", "b:2", "no server")
     ] == lines(caplog)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from bson.codec_options import CodecOptions
-from pymongo.errors import AutoReconnect, InvalidOperation
+from pymongo.errors import AutoReconnect, InvalidOperation, WaitQueueTimeoutError
 from pymongo.write_concern import WriteConcern
 
 from aioretry._commands.command import CommandLimits
@@ -137,11 +137,11 @@ class Driver:
 class Sky:
     """The attempts under way, and what they end with."""
 
-    def __init__(self, *servers, size=100):
+    def __init__(self, *servers, size=100, patience=None):
         self.loop = Loop()
         self.driver = Driver(*servers)
         watch = Lookout(self.driver, self.loop)
-        self.pending = PendingAttempts(self.loop, watch, size)
+        self.pending = PendingAttempts(self.loop, watch, size, patience)
         self.results = []
         self.numbering = Numbering.IF_SUPPORTED
         self.deprioritized = frozenset()
@@ -360,6 +360,21 @@ class TestSlots:
         sky.loop.pass_by(1)
         assert [Expired()] == sky.results
         assert [] == sky.execution.attempts
+
+    def test_as_long_as_the_driver_lets_them_wait(self):
+        """Each is refused when it has waited so long; what is under way is the driver's."""
+        sky = Sky(server(), size=1, patience=0.3)
+        sky.begin()
+        sky.begin()
+        sky.loop.pass_by(0.2)
+        sky.begin()
+        assert [] == sky.results
+        sky.loop.pass_by(0.2)
+        [result] = sky.results
+        assert (WaitQueueTimeoutError, False) == (type(result.error), result.sent)
+        assert 1 == sky.pending.waiting
+        sky.loop.pass_by(0.2)
+        assert (2, 0) == (len(sky.results), sky.pending.waiting)
 
     def test_no_server_any_more(self):
         """Each that waited ends as if no server had been there, in turns of the loop."""

@@ -3,7 +3,7 @@
 import pytest
 from pymongo.errors import InvalidOperation
 
-from aioretry._retry.sessions import CommandNumber, SessionLease
+from aioretry._retry.sessions import CommandNumber, EndingLease, SessionLease
 
 
 class Session:
@@ -75,3 +75,25 @@ class TestLease:
         number.take(Session())
         with pytest.raises(InvalidOperation, match="another session"):
             number.take(Session())
+
+
+class TestEnding:
+    def test_a_doubt_is_told_at_once(self):
+        """Although an attempt still has the session; what comes of that is told, too."""
+        session = Session()
+        lease = EndingLease(session)
+        lease.carry()
+        lease.finish(discard=True)
+        assert [True] == session.ended
+        lease.settle()
+        lease.drop()
+        assert False is session.ended[-1]
+
+    def test_it_is_asked_for_again(self):
+        session = Session()
+        lease = EndingLease(session)
+        for in_doubt in (True, False):
+            lease.carry()
+            lease.drop()
+            lease.finish(discard=in_doubt)
+        assert [True, False] == session.ended

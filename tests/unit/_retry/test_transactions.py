@@ -4,15 +4,20 @@ import math
 
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, WriteConcernError
+from pymongo.write_concern import WriteConcern
 
 from aioretry._retry.transactions import (
     RETRY_LIMIT,
+    Commit,
     CommitAgain,
+    CommitSending,
     Raise,
     RunAgain,
     TransactionRetries,
     backoff,
+    outcome_of_commit,
 )
+from aioretry.errors import Attempt, DeadlineExceeded, Outcome
 
 TRANSIENT = "TransientTransactionError"
 UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
@@ -103,6 +108,12 @@ class TestMaxTimeExpired:
         assert RAISE == getattr(ours, judge)(error, time_left=math.inf)
 
 
+def test_a_commit_that_says_that_time_is_over():
+    """It is let through as it is, with its own outcome."""
+    late = DeadlineExceeded("over", {"errorLabels": [UNKNOWN_COMMIT]})
+    assert RAISE == retries(under_deadline=True).after_commit(late, time_left=1.0)
+
+
 class TestBackoff:
     def test_grows_to_its_limit(self):
         """5 ms, half as much again each time, at most 500 ms; 13 of them are some 1.8 s."""
@@ -127,3 +138,74 @@ class TestBackoff:
         assert RunAgain(0.0) == retries(lambda: 0.0).after_callback(
             labelled(TRANSIENT), time_left=RETRY_LIMIT
         )
+
+
+LOST = AutoReconnect("lost")
+GONE = labelled(TRANSIENT, code=251)
+CONCERN = WriteConcernError("not yet", 64, {})
+REFUSED = labelled(code=13)
+APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
+TRUSTED = 25 * 60.0
+
+
+def sending(error, *, by_majority=True, to_router=False, age=0.0):
+    """A sending that was answered so; "ok" is no error."""
+    reply = {"ok": 1} if error == "ok" else None
+    attempt = Attempt(("a", 1), 0.0, 0.0, True, None if reply else error, reply)
+    return CommitSending(attempt, by_majority, to_router, age)
+
+
+class TestOutcomes:
+    @pytest.mark.parametrize(
+        ("errors", "outcome"),
+        [
+            ([], NOT_APPLIED),
+            ([None], UNKNOWN),
+            ([LOST], UNKNOWN),
+            ([LOST, "ok"], APPLIED),
+            (["ok", GONE], APPLIED),
+            ([GONE], NOT_APPLIED),
+            ([LOST, GONE], NOT_APPLIED),
+            ([LOST, GONE, LOST], UNKNOWN),
+            ([LOST, labelled(code=251)], UNKNOWN),
+            ([LOST, labelled(TRANSIENT, code=112)], UNKNOWN),
+            ([labelled(TRANSIENT, code=112)], NOT_APPLIED),
+            ([REFUSED], NOT_APPLIED),
+            ([LOST, REFUSED], UNKNOWN),
+            ([labelled(UNKNOWN_COMMIT, code=50)], UNKNOWN),
+            ([CONCERN], UNKNOWN),
+            ([labelled(code=217)], UNKNOWN),
+            ([labelled(code=225)], UNKNOWN),
+            ([LOST, labelled(code=225)], UNKNOWN),
+        ],
+    )
+    def test_of_servers(self, errors, outcome):
+        """What servers of the data say, when it is the latest that they know."""
+        commit = Commit(WriteConcern(), session_minutes=30, sendings=[*map(sending, errors)])
+        assert outcome is outcome_of_commit(commit)
+
+    @pytest.mark.parametrize(
+        ("minutes", "how", "outcome"),
+        [
+            (30, {"age": TRUSTED - 1}, NOT_APPLIED),
+            (30, {"age": TRUSTED}, UNKNOWN),
+            (None, {"age": TRUSTED - 1}, NOT_APPLIED),
+            (6, {"age": 301.0}, UNKNOWN),
+            (30, {"by_majority": False}, UNKNOWN),
+            (30, {"to_router": True}, UNKNOWN),
+        ],
+    )
+    def test_who_is_believed(self, minutes, how, outcome):
+        """Who has no such transaction may have forgotten it, or be no primary, or pass it on."""
+        sendings = [sending(LOST), sending(GONE, **how)]
+        commit = Commit(WriteConcern(), session_minutes=minutes, sendings=sendings)
+        assert outcome is outcome_of_commit(commit)
+
+    def test_of_a_router_at_once(self):
+        """It may have sent it before."""
+        commit = Commit(WriteConcern(), sendings=[sending(GONE, to_router=True)])
+        assert UNKNOWN is outcome_of_commit(commit)
+
+    def test_may_be_committed(self):
+        """The label does not have all of it run again then."""
+        assert RAISE == retries().after_commit(GONE, time_left=9.0, may_be_committed=True)

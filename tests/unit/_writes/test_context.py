@@ -69,6 +69,7 @@ def path(loop=None, timeout=None):
         server_selection_timeout=30.0,
         timeout=timeout,
         encrypts=False,
+        is_load_balanced=False,
         hooks=(),
         most_under_way=100,
         most_waiting=100,

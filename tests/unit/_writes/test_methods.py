@@ -42,6 +42,7 @@ class Path:
     """What the writes of a client share, as far as it is asked; none is begun."""
 
     encrypts = False
+    makes_transactions = False
 
     def coordinator(self):
         raise AssertionError("it was to be the driver's")
@@ -74,7 +75,7 @@ class TestTheDriversOwn:
         assert (name, WRITES[name], "x") == (called, args, options["comment"])
 
     def test_in_a_transaction(self, name):
-        """What belongs to a transaction is retried with it, and not alone."""
+        """Behind routers, all of a transaction has to go to the same one."""
         session = SimpleNamespace(in_transaction=True)
         collection = Collection()
         getattr(collection, name)(*WRITES[name], session=session)
@@ -87,6 +88,17 @@ class TestTheDriversOwn:
         getattr(collection, name)(*WRITES[name])
         ((_, _, options),) = collection._driver_methods.calls
         assert options["session"] is None
+
+    def test_in_a_transaction_of_a_replica_set(self, name):
+        """Its single writes are ours."""
+        session = SimpleNamespace(in_transaction=True)
+        collection = Collection()
+        collection._write_path.makes_transactions = True
+        if name in {"insert_many", "bulk_write"}:
+            getattr(collection, name)(*WRITES[name], session=session)
+        else:
+            with pytest.raises(AssertionError, match="the driver's"):
+                getattr(collection, name)(*WRITES[name], session=session)
 
     def test_otherwise_not(self, name):
         """A plain write, with or without a session, is ours."""

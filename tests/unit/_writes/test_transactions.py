@@ -1,106 +1,21 @@
 """Transactions over sessions of no driver: what is asked of them, in which order."""
 
 import asyncio
-from contextlib import nullcontext
 
 import pytest
 from pymongo.errors import OperationFailure
 
-from aioretry._drivers.transaction_runs import Runs
+from aioretry import RetryScheduled
 from aioretry._retry.transactions import RETRY_LIMIT, TRANSIENT, TransactionRetries
-from aioretry._writes.transactions import (
-    TransactionalSession,
-    TransactionCall,
-    run_transaction,
-)
+from aioretry._writes.transactions import TransactionCall, run_transaction
 from aioretry.deadlines import Deadline
+from aioretry.errors import Outcome, outcome_of
+from tests.unit._writes.transacting import ABORT, COMMIT, Driver, session_over
 
 
-class Calls:
-    """What is asked of sessions, noted."""
-
-    def __init__(self, log):
-        self._log = log
-        self._runs = Runs()
-
-    def runs_of(self, session):
-        return self._runs
-
-    def renewed(self, session):
-        self._log.append("renewed")
-        return Session(self._log)
-
-    def take_transaction(self, session):
-        self._log.append("taken")
-        session.in_transaction = False
-        return "the driver's"
-
-    def has_pending(self, session):
-        return False
-
-    def has_begun_transaction(self, session):
-        return session.in_transaction
-
-    def commit(self, session):
-        return self._done(session, "commit")
-
-    def abort(self, session):
-        return self._done(session, "abort")
-
-    def end(self, session):
-        self._log.append("end")
-
-    def _done(self, session, name):
-        self._log.append(name)
-        session.in_transaction = False
-        done = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
-
-
-class Path:
-    """Aborts what is given up."""
-
-    def __init__(self, log):
-        self._log = log
-
-    def abort(self, session):
-        self._log.append(f"abort {session}")
-        done = asyncio.get_running_loop().create_future()
-        done.set_result(None)
-        return done
-
-    def deadline(self):
-        return None
-
-
-class Session(TransactionalSession):
-    """A session, whose transactions begin at once or after an await."""
-
-    def __init__(self, log, *, starts_later=False):
-        self._calls = Calls(log)
-        self._write_path = Path(log)
-        self._starts_later = starts_later
-        self.log = log
-        self.in_transaction = False
-
-    def start_transaction(self, *_):
-        if self._starts_later:
-            return self._start()
-        self.log.append("start")
-        self.in_transaction = True
-        return nullcontext()
-
-    async def _start(self):
-        self._starts_later = False
-        self.start_transaction()
-        self._starts_later = True
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        self.log.append("left")
+@pytest.fixture
+async def driver():
+    return Driver()
 
 
 def call(session, callback, *, session_per_run=False):
@@ -126,9 +41,9 @@ def transient():
 
 
 @pytest.mark.parametrize("starts_later", [False, True])
-async def test_a_run(starts_later):
+async def test_a_run(driver, starts_later):
     """It is started, committed, and gives what the callback gives."""
-    session = Session([], starts_later=starts_later)
+    session = session_over(driver, starts_later=starts_later)
 
     async def work(given):
         assert given is session
@@ -137,51 +52,91 @@ async def test_a_run(starts_later):
         return "a value"
 
     assert "a value" == await call(session, work).run()
-    assert ["start", "work", "commit"] == session.log
+    assert (["start", "work", "given back"], [COMMIT]) == (driver.log, driver.names)
 
 
-async def test_another_run():
+async def test_another_run(driver):
     """After a transient error all of it is run again, in the same session."""
-    session, errors = Session([]), [transient()]
+    told, errors = [], [transient()]
+    session = session_over(driver, hooks=[told.append])
 
     async def work(_):
         if errors:
             raise errors.pop()
 
     await call(session, work).run()
-    assert ["start", "abort", "start", "commit"] == session.log
+    assert ["start", "given back", "start", "given back"] == driver.log
+    assert [ABORT, COMMIT] == driver.names
+    [event] = told
+    assert isinstance(event, RetryScheduled)
+    assert ("with_transaction", 251, 1) == (event.operation, event.error_code, event.attempt)
 
 
-async def test_a_session_for_each_run():
+async def test_no_other_run(driver):
+    """What may still arrive of a run that is the last one is aborted for certain."""
+    session, errors = session_over(driver), [transient()]
+    session._calls.may_arrive = lambda _: True
+
+    async def work(_):
+        raise errors[0]
+
+    made = call(session, work)
+    made.limit = Deadline.after(0.0)
+    with pytest.raises(Exception, match="gave up"):
+        await made.run()
+    assert "taken" in driver.log
+
+
+async def test_a_session_for_each_run(driver):
     """What is left of a run has its own session, which is ended or given up for certain."""
-    session, errors = Session([]), [transient()]
+    session, errors = session_over(driver), [transient()]
 
     async def work(_):
         if errors:
             raise errors.pop()
 
     await call(session, work, session_per_run=True).run()
-    first = ["renewed", "start", "taken", "abort the driver's", "end"]
-    assert [*first, "renewed", "start", "commit", "end"] == session.log
+    driver.log.remove("discard it over")  # whenever that is
+    assert ["start", "taken", "given back", "end"] == driver.log[:4]
+    assert ["renewed", "start", "given back", "end"] == driver.log[4:]
+    assert [ABORT, COMMIT] == driver.names
 
 
-async def test_a_cancelled_callback():
+async def test_a_cancelled_callback(driver):
     """Its transaction is taken from the session, and aborted beside it."""
-    session = Session([])
+    session = session_over(driver)
 
     async def work(_):
         raise asyncio.CancelledError
 
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(asyncio.CancelledError) as caught:
         await call(session, work).run()
-    assert ["start", "taken", "abort the driver's"] == session.log
+    assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+    assert ["start", "taken"] == driver.log[:2]
+    assert [ABORT] == driver.names
+
+
+async def test_a_closed_callback(driver):
+    """Whoever is closed waits for nothing; the transaction is aborted all the same."""
+    session = session_over(driver)
+
+    async def work(_):
+        await asyncio.get_running_loop().create_future()
+
+    running = call(session, work).run()
+    running.send(None)
+    running.close()
+    async with asyncio.timeout(10):
+        while "discard it over" not in driver.log:
+            await asyncio.sleep(0.001)
+    assert [ABORT] == driver.names
 
 
 class TestClients:
     @pytest.mark.parametrize("is_awaited", [False, True])
-    async def test_of_either_kind(self, is_awaited):
+    async def test_of_either_kind(self, driver, is_awaited):
         """One gives a session, the other a coroutine that gives it."""
-        session = Session([])
+        session = session_over(driver)
 
         class Client:
             def start_session(self):
@@ -190,27 +145,18 @@ class TestClients:
             async def _later(self):
                 return session
 
-        log = session.log
-
         async def work(given):
             return given.in_transaction
 
         assert await run_transaction(Client(), work)
-        assert ["renewed", "start", "commit", "end", "left"] == log
+        assert ["start", "given back", "end"] == driver.log
 
     async def test_of_no_kind(self):
         """A driver's own session is refused before anything is begun."""
 
-        class Plain:
-            async def __aenter__(self):
-                return self
-
-            async def __aexit__(self, *_):
-                pass
-
         class Client:
             def start_session(self):
-                return Plain()
+                return object()
 
         with pytest.raises(TypeError, match="RetryClient, not Client"):
             await run_transaction(Client(), None)

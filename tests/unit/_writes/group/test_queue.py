@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import gc
+import time
 import weakref
 from collections.abc import Mapping
 
@@ -181,12 +182,12 @@ def driver():
 def make(driver):
     """Make a queue over the driver."""
 
-    def make(max_documents=1000, max_bytes=10_000, **policy):
+    def make(max_documents=1000, max_bytes=10_000, patience=0.05, **policy):
         coordinator = Coordinator(
             driver,
             asyncio.get_running_loop(),
             Policy(**policy),
-            server_selection_timeout=0.05,
+            server_selection_timeout=patience,
             hooks=(),
         )
         target = Target.of("db", "c", CodecOptions(), WriteConcern())
@@ -748,6 +749,19 @@ class TestEnds:
         }
         assert 100 == len(set(map(id, errors)))
 
+    async def test_no_server_until_a_deadline(self, driver, make):
+        """It ends those whose deadline it is; who has more time has it, and a turn."""
+        driver.lose()
+        queue = make(max_documents=1)
+        # Timers are early by this clock.
+        deadlines = [Deadline.after(n / 100, lambda: 0.1 * time.monotonic()) for n in (1, 2)]
+        hasty = [queue.insert({"_id": n}, each) for n, each in enumerate(deadlines)]
+        patient = queue.insert({"_id": 3}, Deadline.after(60))
+        assert [DeadlineExceeded] * 2 == list(map(type, await all_of(hasty)))
+        driver.renew()
+        (await launched(driver)).prepare().reply()
+        assert 3 == (await patient).inserted_id
+
     async def test_a_deadline_among_the_failures(self, driver, make):
         """Whoever leaves after an attempt failed is told of its error."""
         queue = make()
@@ -825,7 +839,7 @@ class TestAskedInTheAir:
     @pytest.mark.parametrize("sends_again", [False, True])
     async def test_the_command_is_sent_again(self, sends_again, driver, make):
         """Who hears that nothing was written knows nothing of what the others still wait for."""
-        queue = make()
+        queue = make(patience=60)
         inserts = [queue.insert({"_id": n}, None) for n in range(2)]
         error = OperationFailure("shutting down", 91)
         for label in ("RetryableWriteError", "NoWritesPerformed"):
@@ -835,7 +849,7 @@ class TestAskedInTheAir:
         flying._land(Failed(error, sent=True))
         inserts[1].cancel()
         (gone,) = await all_of(inserts[1:])
-        resolving = asyncio.create_task(resolve(gone, 0.02))
+        resolving = asyncio.create_task(resolve(gone, 0.5))
         await asyncio.sleep(0.01)
         if sends_again:
             driver.renew()

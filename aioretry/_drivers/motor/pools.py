@@ -1,0 +1,51 @@
+"""The pools of a blocking client."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from weakref import WeakSet
+
+from pymongo import errors
+from pymongo.synchronous.pool import Pool
+
+from aioretry._drivers.engine.silence import Uses, given_up
+
+
+class WatchedPool(Pool):
+    """A pool that knows its connections, and tells of their use.
+
+    Args:
+        uses: Is told.
+        *args: As for PyMongo's.
+        **kwargs: As for PyMongo's.
+    """
+
+    def __init__(self, uses: Uses, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._uses = uses
+        self.opened: WeakSet[Any] = WeakSet()
+
+    def connect(self, handler: Any = None) -> Any:
+        """Open a connection."""
+        try:
+            connection = super().connect(handler)
+        except errors._OperationCancelled as exc:
+            raise exc if self.is_sdam else given_up(self.address) from exc
+        with self.lock:  # others look through them
+            self.opened.add(connection)
+        return connection
+
+    def checkout(self, handler: Any = None) -> Any:
+        """Take a connection out for a block."""
+        if not self.is_sdam:
+            self._uses.note()
+        return super().checkout(handler)
+
+
+def pool_class(uses: Uses) -> Callable[..., WatchedPool]:
+    """Return what makes a client's pools, in the place of PyMongo's class.
+
+    Args:
+        uses: Is told of the use of their connections.
+    """
+    return partial(WatchedPool, uses)

@@ -1,0 +1,185 @@
+"""Aborts of transactions: one command, or as many as it takes."""
+
+import asyncio
+import contextlib
+import time
+from contextlib import nullcontext
+from contextvars import Context
+from typing import Any
+
+import anyio
+from pymongo.errors import ConnectionFailure, InvalidOperation, OperationFailure, PyMongoError
+
+from aioretry import deadlines
+from aioretry._commands import transactions
+from aioretry._retry.transactions import NO_SUCH_TRANSACTION, Abort
+from aioretry._writes.context import TransactionalSession
+from aioretry._writes.statements import WithoutOutcome
+from aioretry.deadlines import Deadline
+from aioretry.errors import DeadlineExceeded
+
+ABORT_TIMEOUT = 5.0
+"""How long an abort may take, in seconds, that nobody has set a limit for.
+
+It tells the server early what that finds out by itself later: it is worth no long wait.
+"""
+
+_GRACE = 0.1  # in which a server that is well has aborted what is late
+_PATIENCE = 60.0  # after so long a server gives a transaction up by itself
+_LOST_PATIENCE = 10.0  # in which a command whose connection is closed has arrived, or never will
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 2.0
+
+
+def patience(limit: Deadline | None) -> float | None:
+    """Return how long whoever aborts waits for it, in seconds: a moment longer than the deadline.
+
+    What a deadline that is over kept from being aborted would bar others for a minute.
+
+    Args:
+        limit: The deadline, or None, for which None is returned.
+    """
+    return None if limit is None else min(max(limit.remaining(), 0.0) + _GRACE, ABORT_TIMEOUT)
+
+
+class AbortCall(WithoutOutcome[None]):
+    """One abort."""
+
+    __slots__ = ()
+
+
+async def abort(session: TransactionalSession, seconds: float | None) -> None:
+    """Abort a transaction; if that is cancelled or late, it goes on, and the session without it.
+
+    Args:
+        session: The user's session.
+        seconds: How long it may take, or None for what the surrounding deadline says.
+    """
+    calls, path = session._calls, session._write_path
+    if not path.makes_transactions:
+        await asyncio.shield(calls.drivers_abort(session))
+        return
+    transaction = calls.begin_abort(session)
+    if transaction is None:
+        return
+    deadline = path.deadline() if seconds is None else Deadline.after(seconds)
+    if calls.has_pending(session):  # and may come after the abort
+        with anyio.move_on_after(None if deadline is None else deadline.remaining(), shield=True):
+            await abort_for_certain(session)
+        return
+    try:
+        # What is done beside the event loop knows of the surrounding deadline, too.
+        with nullcontext() if seconds is None else deadlines.fresh_timeout(seconds):
+            call = _begin(session, session, deadline)
+        await call
+    except asyncio.CancelledError:
+        abort_for_certain(session)
+        raise
+    except DeadlineExceeded:  # what was written would bar others for a minute
+        abort_for_certain(session)
+        return
+    except (OperationFailure, ConnectionFailure):
+        pass  # what is wrong is the server's to find out (transactions, "abortTransaction")
+    except BaseException:
+        calls.end_abort(transaction)
+        raise
+    calls.end_abort(transaction)
+
+
+def abort_for_certain(session: TransactionalSession) -> asyncio.Future[None]:
+    """Take a session's transaction, of which something may be under way, and have it aborted.
+
+    Returns:
+        A future that is done after the first try; it never raises.
+    """
+    aborting = Aborting(session)
+    aborting.begin()
+    return aborting.first
+
+
+def _begin(session: TransactionalSession, own: Any, deadline: Deadline | None) -> AbortCall:
+    calls, path = session._calls, session._write_path
+    given, coordinator = calls.transaction_options(own), path.coordinator()
+    options = transactions.options(given.write_concern, under_deadline=deadline is not None)
+    command = transactions.abort(given.write_concern, given.recovery_token)
+    lease = path.ending_lease(own)
+    watch = coordinator.watchers.watch(command.operation, command.namespace)
+    call = AbortCall(coordinator, lease, deadline, watch)
+    return call.execute(coordinator.ending(command, lease, deadline, Abort(options), watch))
+
+
+class Aborting:
+    """A transaction that is aborted until that is certain, or no use any more.
+
+    Args:
+        session: The user's session, which goes on without the transaction.
+    """
+
+    def __init__(self, session: TransactionalSession) -> None:
+        self._session = session
+        self._calls, self._path = session._calls, session._write_path
+        self._own = self._calls.take_transaction(session)
+        self._loop = asyncio.get_running_loop()
+        self._began = time.monotonic()
+        self._is_over = False
+        self.first: asyncio.Future[None] = self._loop.create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Do so, whoever waits for it, and with nobody's deadline."""
+        # Not by the loop's factory, which may begin it at once.
+        self._task = asyncio.Task(self._run(), loop=self._loop, context=Context())
+        self._task.add_done_callback(self._end)
+        self._path.aborting.add(self)
+
+    def leave(self) -> None:
+        """Do nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            if not self._is_over and self._path.has_servers():
+                self._is_over = (
+                    not self._calls.has_begun_transaction(self._own) or await self._try()
+                )
+            self._tell()
+            if self._is_over and not self._calls.has_pending(self._own):
+                return
+            if time.monotonic() - self._began > _PATIENCE:
+                return
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _try(self) -> bool:
+        """Send an abort; return whether nothing can be in progress, nor begin, after it."""
+        # The abort may come before the command that begins the transaction, which goes over another
+        # connection, and which may be answered before the abort is.
+        may_begin = self._may_begin()
+        try:
+            await _begin(self._session, self._own, Deadline.after(ABORT_TIMEOUT))
+        except InvalidOperation:  # the client was closed
+            raise
+        except OperationFailure as exc:
+            return exc.code == NO_SUCH_TRANSACTION and not may_begin
+        except PyMongoError:
+            return False
+        return True
+
+    def _may_begin(self) -> bool:
+        if time.monotonic() - self._began > _LOST_PATIENCE:
+            return self._calls.has_pending(self._own)
+        return self._calls.may_arrive(self._own)
+
+    def _tell(self) -> None:
+        if not self.first.done():
+            self.first.set_result(None)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # that the client is closed
+        self._tell()
+        self._path.aborting.discard(self)
+        is_over = self._is_over and not self._calls.has_pending(self._own)
+        with contextlib.suppress(InvalidOperation):
+            self._path.discard(self._own, is_over=is_over)

@@ -1,0 +1,150 @@
+"""Aborts over sessions of no driver: what is sent, and until when."""
+
+import asyncio
+
+import pytest
+from pymongo.errors import AutoReconnect, InvalidOperation, OperationFailure
+
+from aioretry import deadline
+from aioretry._drivers.port import TopologyView
+from aioretry._writes import aborts
+from aioretry._writes.aborts import abort, abort_for_certain
+from tests.unit._writes.transacting import ABORT, OK, Driver, session_over
+
+
+def gone():
+    """What a server says of a transaction that it does not know."""
+    return OperationFailure("gone", 251, {"errorLabels": ["TransientTransactionError"]})
+
+
+@pytest.fixture
+async def driver():
+    return Driver()
+
+
+@pytest.fixture
+async def session(driver):
+    """One with a transaction in progress."""
+    session = session_over(driver)
+    session.start_transaction()
+    driver.log.clear()
+    return session
+
+
+async def is_discarded(driver, how):
+    async with asyncio.timeout(10):
+        while f"discard it {how}" not in driver.log:
+            await asyncio.sleep(0.001)
+
+
+class TestOnce:
+    async def test_it_is_sent(self, session, driver):
+        await abort(session, None)
+        assert [{"abortTransaction": 1}] == driver.sent
+        assert not session.in_transaction
+
+    async def test_after_a_lost_answer(self, session, driver):
+        """Once more, as it is."""
+        driver.answers = [AutoReconnect("lost"), OK]
+        await abort(session, None)
+        assert [{"abortTransaction": 1}] * 2 == driver.sent
+
+    @pytest.mark.parametrize("error", [AutoReconnect("lost"), gone()])
+    async def test_errors_are_the_servers(self, session, driver, error):
+        driver.answers = [error] * 2
+        await abort(session, None)
+        assert not session.in_transaction
+
+    async def test_a_closed_client(self, session, driver, monkeypatch):
+        """That is told, and the session is in no transaction."""
+
+        def closed():
+            raise InvalidOperation("closed")
+
+        monkeypatch.setattr(driver, "view", closed)
+        with pytest.raises(InvalidOperation):
+            await abort(session, None)
+
+    async def test_a_deadline_that_is_over(self, session, driver):
+        """It has its own time."""
+        async with deadline(0):
+            await abort(session, 5.0)
+        assert [ABORT] == driver.names
+
+    async def test_cancelled(self, session, driver):
+        """It goes on, and the session without it."""
+        driver.answers = [None]
+        task = asyncio.create_task(abort(session, None))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert session.transaction is None
+        await is_discarded(driver, "over")
+        assert [ABORT] * 2 == driver.names
+
+    async def test_what_is_under_way(self, session, driver):
+        """It may come after the abort: that goes on until it has come, and the session without."""
+        pending = [True, True, False]
+        session._calls.has_pending = lambda _: pending.pop(0) if pending else False
+        await abort(session, None)
+        assert session.transaction is None
+        await is_discarded(driver, "over")
+
+
+class TestForCertain:
+    async def test_who_waits_for_the_first_try(self, session, driver):
+        driver.answers = [OperationFailure("no", 8000)] * 2
+        await abort_for_certain(session)
+        assert [ABORT] == driver.names
+        await is_discarded(driver, "over")
+        assert [ABORT] * 3 == driver.names
+
+    async def test_nothing_was_sent(self, session, driver):
+        session._calls.has_begun_transaction = lambda _: False
+        await abort_for_certain(session)
+        await is_discarded(driver, "over")
+        assert [] == driver.sent
+
+    async def test_a_server_that_knows_nothing(self, session, driver):
+        driver.answers = [gone()]
+        await abort_for_certain(session)
+        await is_discarded(driver, "over")
+        assert [ABORT] == driver.names
+
+    async def test_what_may_arrive_after_that(self, session, driver):
+        """An abort that was sent before it may have come before it."""
+        may_arrive = [True, False]
+        session._calls.may_arrive = lambda _: may_arrive.pop(0)
+        driver.answers = [gone()] * 2
+        await abort_for_certain(session)
+        await is_discarded(driver, "over")
+        assert [ABORT] * 2 == driver.names
+
+    async def test_without_a_server(self, session, driver, monkeypatch):
+        """Nobody is asked before there is one."""
+        view = driver.view
+        monkeypatch.setattr(driver, "view", lambda: TopologyView({}, 0.015, object()))
+        await abort_for_certain(session)
+        assert [] == driver.names
+        monkeypatch.setattr(driver, "view", view)
+        await is_discarded(driver, "over")
+
+    async def test_until_it_is_no_use(self, session, driver, monkeypatch):
+        """A server gives it up by itself then."""
+        monkeypatch.setattr(aborts, "_PATIENCE", 0.0)
+        driver.answers = [OperationFailure("no", 8000)]
+        await abort_for_certain(session)
+        await is_discarded(driver, "open")
+
+    async def test_a_client_that_is_closed(self, session, driver):
+        """Its session is ended then, and the transaction with it."""
+        driver.answers = [None]
+        first = abort_for_certain(session)
+        while not driver.sent:
+            await asyncio.sleep(0)
+        [aborting] = session._write_path.aborting
+        aborting.leave()
+        await first
+        assert "discard it open" in driver.log
+        assert not session._write_path.aborting

@@ -33,6 +33,7 @@ from aioretry.pymongo import (
     AsyncRetryCollection,
     AsyncRetryDatabase,
 )
+from tests.integration.looping import Silent
 
 WRITES = {
     "insert_one": ({"x": 1},),
@@ -462,7 +463,7 @@ class TestStrangers:
                 await write
         assert 1 == stored.find_one()["n"]
 
-    async def test_after_the_sending(self, replica_set, collection, stored, monkeypatch, commands):
+    async def test_after_the_sending(self, replica_set, collection, stored, monkeypatch):
         """A command that was sent and cannot be repeated is in doubt, and not sent again."""
         asked = asyncio.Event()
 
@@ -472,7 +473,7 @@ class TestStrangers:
 
         monkeypatch.setattr(jobs, "is_well", ask)
         await collection.insert_one({"_id": 1, "n": 0})
-        async with AsyncRetryClient(replica_set.uri, event_listeners=[commands]) as client:
+        async with AsyncRetryClient(replica_set.uri, event_listeners=[Silent()]) as client:
             things = client[collection.database.name][collection.name]
             async with asyncio.timeout(60), replica_set.faults.drop_reply("update"):
                 write = asyncio.create_task(things.update_many({"_id": 1}, INCREMENT))

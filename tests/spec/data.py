@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,16 @@ class OfficialTest:
         both = (self.shared.get("runOnRequirements"), self.content.get("runOnRequirements"))
         return [each for each in both if each is not None]
 
+    def slowed(self, factor: int) -> "OfficialTest":
+        """Return it with a longer socketTimeoutMS, and as much longer blocks of the server.
+
+        Of tests that have other limits, too, it returns the same.
+        """
+        if self.file != "retryability-legacy-timeouts":
+            return self
+        content, shared = (_slowed(each, factor) for each in (self.content, self.shared))
+        return replace(self, content=content, shared=shared)
+
     def may_run_on(self, topology: str) -> bool:
         """Whether its requirements allow deployments of a kind."""
         return all(
@@ -141,3 +151,16 @@ def _files_of(checkout: Path, name: str) -> dict[str, str]:
     inside = checkout / "source" / name / "tests"
     place = inside / "unified" if (inside / "unified").is_dir() else inside
     return {path.stem: path.read_text() for path in place.glob("*.json")}
+
+
+def _slowed(value: Any, factor: int) -> Any:
+    if isinstance(value, list):
+        return [_slowed(each, factor) for each in value]
+    if isinstance(value, dict):
+        return {
+            key: each * factor
+            if key in {"socketTimeoutMS", "blockTimeMS"}
+            else _slowed(each, factor)
+            for key, each in value.items()
+        }
+    return value

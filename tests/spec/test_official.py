@@ -97,7 +97,7 @@ async def test_official(
     for time in range(times):
         record_property("repeated", time)
         try:
-            await Runner(test, deployment, kind, internal).run()
+            await Runner(test.slowed(2**time), deployment, kind, internal).run()
         except MismatchError:
             if time == times - 1:
                 raise

@@ -55,6 +55,7 @@ class LoopAttempt:
         "_shown",
         "_steps",
         "_timer",
+        "has_found_full",
     )
 
     def __init__(
@@ -76,6 +77,8 @@ class LoopAttempt:
         self._is_late = False
         self._shown: ShownCommand | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.has_found_full = False
+        """Whether there was no connection for it, and the pool may have no more."""
 
     def begin(self, *, is_awaited: bool = False) -> bool:
         """Send the command.
@@ -90,9 +93,10 @@ class LoopAttempt:
         try:
             server = steps.driver_server(call)
             self._connection = connection = self._connections.take(
-                server.pool, has_waited=self._entry.had_opened, is_awaited=is_awaited
+                server.pool, has_waited=self._entry.openings > 0, is_awaited=is_awaited
             )
             if connection is None:
+                self.has_found_full = server.pool.requests >= server.pool.max_pool_size
                 return False
             self._round_trip_time = server.description.min_round_trip_time
             if steps.doubts.are_any and steps.doubts.has(connection.connection):

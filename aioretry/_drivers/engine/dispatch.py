@@ -22,6 +22,8 @@ from aioretry._drivers.port import (
     Unprepared,
 )
 
+_MOST_OPENINGS = 3  # for one attempt
+
 
 class Room(Protocol):
     """What the attempts of one event loop are made with."""
@@ -142,7 +144,9 @@ class Dispatch:
                 return True
             entry.on_loop = None
             self._only_jobs = self._connections.are_unusable
-            if not (entry.had_opened or self._only_jobs):
+            # Another one may be faster at the pool; where that is full, one has to wait in it.
+            has_waited = entry.openings and attempt.has_found_full
+            if not (self._only_jobs or has_waited or entry.openings >= _MOST_OPENINGS):
                 return self._open(entry, call.server.address)
         is_read = call.command.reading is not None
         if self._jobs[is_read] >= self._most:
@@ -171,9 +175,8 @@ class Dispatch:
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
             entry.land(result or NoServer())
             return
-        # If another user of the pool has been faster, it is a job.
         self.free(entry)
-        entry.had_opened = True
+        entry.openings += 1
         entry.job = None
         entry.call.is_waiting = False
         try:

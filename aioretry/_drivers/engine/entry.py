@@ -60,12 +60,12 @@ class Entry:
         "call",
         "context",
         "dispatch",
-        "had_opened",
         "is_under_way",
         "job",
         "loop",
         "on_loop",
         "opening",
+        "openings",
     )
 
     def __init__(self, dispatch: Dispatcher, call: AttemptCall, receiver: Receiver) -> None:
@@ -74,8 +74,8 @@ class Entry:
         self.call = call
         self._receiver = receiver
         self.context = contextvars.copy_context()
-        self.had_opened = False
-        """Whether a connection was opened for it before."""
+        self.openings = 0
+        """How many connections were opened for it before."""
 
         self.opening: Address | None = None
         """Where a connection is being opened for it."""

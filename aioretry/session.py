@@ -11,7 +11,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry._drivers import motor
 from aioretry._drivers.motor import AsyncIOMotorClientSession
-from aioretry._writes.aborts import abort, patience
+from aioretry._writes.aborts import abort, time_for_abort
 from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.transactions import commit_in_time, run_transaction, transact
 from aioretry.deadlines import nearest
@@ -144,7 +144,7 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
             A running future. Errors of servers are ignored, as by Motor.
         """
         self._require_may_end()
-        return asyncio.ensure_future(abort(self, patience(nearest())))
+        return asyncio.ensure_future(abort(self, time_for_abort(nearest())))
 
     def end_session(self) -> asyncio.Future[None]:  # type: ignore[override]
         """End the session, and abort what is in progress, as :meth:`abort_transaction` does.
@@ -157,7 +157,7 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
     async def _end(self) -> None:
         try:
             if self.delegate.in_transaction:
-                await abort(self, patience(nearest()))
+                await abort(self, time_for_abort(nearest()))
         finally:
             self._calls.end(self)
 

@@ -180,6 +180,21 @@ class TransactionRetries:
             return _TIME_OUT
         return self._run_again(time_left) if has_label(error, TRANSIENT) else _RAISE
 
+    def still(self, decision: RunAgain | Raise, *, time_left: float) -> RunAgain | Raise:
+        """Say what has become of a decision while the transaction was aborted.
+
+        Args:
+            decision: What was to be done.
+            time_left: Seconds until retries end.
+
+        Returns:
+            What to do.
+        """
+        if not isinstance(decision, RunAgain) or decision.wait < time_left:
+            return decision
+        self.retries -= 1
+        return _TIME_OUT
+
     def after_commit(
         self, error: PyMongoError, *, time_left: float, may_be_committed: bool = False
     ) -> RunAgain | CommitAgain | Raise:

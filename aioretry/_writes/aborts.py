@@ -25,12 +25,13 @@ It tells the server early what that finds out by itself later: it is worth no lo
 """
 
 _GRACE = 0.1  # in which a server that is well has aborted what is late
+_LATEST = 0.25  # after the deadline, as for attempts
 _PATIENCE = 60.0  # after so long a server gives a transaction up by itself
 _LOST_PATIENCE = 10.0  # in which a command whose connection is closed has arrived, or never will
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 2.0
 
 
-def patience(limit: Deadline | None) -> float | None:
+def time_for_abort(limit: Deadline | None) -> float | None:
     """Return how long whoever aborts waits for it, in seconds: a moment longer than the deadline.
 
     What a deadline that is over kept from being aborted would bar others for a minute.
@@ -38,7 +39,10 @@ def patience(limit: Deadline | None) -> float | None:
     Args:
         limit: The deadline, or None, for which None is returned.
     """
-    return None if limit is None else min(max(limit.remaining(), 0.0) + _GRACE, ABORT_TIMEOUT)
+    if limit is None:
+        return None
+    left = limit.at - limit.clock()
+    return max(0.0, min(max(left, 0.0) + _GRACE, left + _LATEST, ABORT_TIMEOUT))
 
 
 class AbortCall(WithoutOutcome[None]):
@@ -62,15 +66,25 @@ async def abort(session: TransactionalSession, seconds: float | None) -> None:
     if transaction is None:
         return
     deadline = path.deadline() if seconds is None else Deadline.after(seconds)
+    left = None if deadline is None else deadline.remaining()
     if calls.has_pending(session):  # and may come after the abort
-        with anyio.move_on_after(None if deadline is None else deadline.remaining(), shield=True):
+        with anyio.move_on_after(left, shield=True):
             await abort_for_certain(session)
         return
+    # What is done beside the event loop knows of the surrounding deadline, too; and an attempt may
+    # be waited for a moment longer.
+    with (
+        anyio.move_on_after(left),
+        nullcontext() if seconds is None else deadlines.fresh_timeout(seconds),
+    ):
+        await _abort_once(session, transaction, deadline)
+
+
+async def _abort_once(
+    session: TransactionalSession, transaction: Any, deadline: Deadline | None
+) -> None:
     try:
-        # What is done beside the event loop knows of the surrounding deadline, too.
-        with nullcontext() if seconds is None else deadlines.fresh_timeout(seconds):
-            call = _begin(session, session, deadline)
-        await call
+        await _begin(session, session, deadline)
     except asyncio.CancelledError:
         abort_for_certain(session)
         raise
@@ -80,9 +94,9 @@ async def abort(session: TransactionalSession, seconds: float | None) -> None:
     except (OperationFailure, ConnectionFailure):
         pass  # what is wrong is the server's to find out (transactions, "abortTransaction")
     except BaseException:
-        calls.end_abort(transaction)
+        session._calls.end_abort(transaction)
         raise
-    calls.end_abort(transaction)
+    session._calls.end_abort(transaction)
 
 
 def abort_for_certain(session: TransactionalSession) -> asyncio.Future[None]:

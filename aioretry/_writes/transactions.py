@@ -25,7 +25,7 @@ from aioretry._retry.transactions import (
     asks_router,
     has_label,
 )
-from aioretry._writes.aborts import ABORT_TIMEOUT, abort, abort_for_certain, patience
+from aioretry._writes.aborts import ABORT_TIMEOUT, abort, abort_for_certain, time_for_abort
 from aioretry._writes.commits import commit, explain, tell_retry
 from aioretry._writes.context import TransactionalSession, settled
 from aioretry.deadlines import Deadline, deadline, nearest, validate_seconds
@@ -222,6 +222,8 @@ class TransactionCall(Generic[T]):
                 except BaseException as exc:
                     decision = self.retries.after_callback(exc, time_left=self.limit.remaining())
                     await self._clean_up(exc, runs_again=isinstance(decision, RunAgain))
+                    # The abort may have taken the time that there was.
+                    decision = self.retries.still(decision, time_left=self.limit.remaining())
                     wait = self._wait(decision, exc)
                     if wait is None:
                         raise
@@ -327,7 +329,7 @@ def _leaves_time(error: BaseException) -> bool:
 async def _abort(
     session: Any, limit: Deadline | None, *, for_certain: bool, is_awaited: bool = True
 ) -> None:
-    seconds = patience(limit)
+    seconds = time_for_abort(limit)
     if not session._write_path.makes_transactions or not (for_certain or not is_awaited):
         await abort(session, seconds)
         return

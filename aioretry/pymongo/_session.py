@@ -10,7 +10,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry._drivers import pymongo_async
 from aioretry._drivers.pymongo_async import AsyncClientSession
-from aioretry._writes.aborts import abort, patience
+from aioretry._writes.aborts import abort, time_for_abort
 from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.transactions import commit_in_time, transact
 from aioretry.deadlines import nearest
@@ -105,7 +105,7 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
         itself, and the session gets a new ``session_id``.
         """
         self._require_may_end()
-        await abort(self, patience(nearest()))
+        await abort(self, time_for_abort(nearest()))
 
     def bind(self, end_session: bool = True) -> Any:
         """Make it the session of what is called in a block; as PyMongo's.

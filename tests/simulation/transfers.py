@@ -108,14 +108,12 @@ class Transfers:
         return operation.kind != "explicit" and operation.ordered
 
     def most_seconds(self, operation: Operation) -> float | None:
-        """Return how long it may take: an abort has its own time."""
+        """Return how long it may take: what is cancelled is aborted first."""
         limits, is_limited = list[float](), operation.deadline is not None
         if operation.cancelled is not None and (is_limited or operation.kind != "explicit"):
             limits.append(operation.cancelled + ABORT_TIMEOUT)
         if operation.deadline is not None:
-            is_own = operation.kind == "explicit" or self.style_of(operation) == "aborts"
-            own = ABORT_TIMEOUT if is_own else min(operation.deadline, ABORT_TIMEOUT)
-            limits.append(operation.deadline + own)
+            limits.append(operation.deadline)
         return min(limits, default=None)
 
     def most_sent(self, operation: Operation, took: float) -> float:
@@ -405,7 +403,10 @@ class Transfers:
         if operation.kind not in _REPEATING or is_over:
             self._judge_service(operation, told)
             return
-        if error.has_error_label(UNKNOWN_COMMIT):
+        is_own = (
+            self.style_of(operation) == "commits"
+        )  # of the callback's, which repeats it no more
+        if error.has_error_label(UNKNOWN_COMMIT) and not is_own:
             self._run.complain(operation, f"did not commit again after {error!r}")
         if error.has_error_label(TRANSIENT) and UNKNOWN not in told.outcomes:
             self._run.complain(operation, f"was not run again after {error!r}")

@@ -133,6 +133,14 @@ class TestBackoff:
         ]
         assert [RunAgain(0.005), CommitAgain(), RunAgain(0.0075), RunAgain(0.01125)] == waits
 
+    def test_time_that_is_gone_meanwhile(self):
+        """What was to be run again is not, and does not count."""
+        ours = retries(lambda: 1.0)
+        again = ours.after_callback(labelled(TRANSIENT), time_left=9.0)
+        assert (again, 1) == (ours.still(again, time_left=0.006), ours.retries)
+        assert (TIME_OUT, 0) == (ours.still(again, time_left=0.004), ours.retries)
+        assert RAISE == ours.still(RAISE, time_left=0.0)
+
     def test_jitter_may_be_nothing(self):
         """A random number of 0 means no wait."""
         assert RunAgain(0.0) == retries(lambda: 0.0).after_callback(

@@ -7,8 +7,10 @@ from pymongo.errors import AutoReconnect, InvalidOperation, OperationFailure
 
 from aioretry import deadline
 from aioretry._drivers.port import TopologyView
+from aioretry._retry import attempt
 from aioretry._writes import aborts
-from aioretry._writes.aborts import abort, abort_for_certain
+from aioretry._writes.aborts import abort, abort_for_certain, time_for_abort
+from aioretry.deadlines import Deadline
 from tests.unit._writes.transacting import ABORT, OK, Driver, session_over
 
 
@@ -35,6 +37,16 @@ async def is_discarded(driver, how):
     async with asyncio.timeout(10):
         while f"discard it {how}" not in driver.log:
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("left", "seconds"),
+    [(60.0, 5.0), (1.0, 1.1), (0.0, 0.1), (-0.1, 0.1), (-0.2, 0.05), (-0.3, 0.0), (-9.0, 0.0)],
+)
+def test_how_long_one_waits(left, seconds):
+    """Until a moment after the deadline, however late the transaction is."""
+    assert seconds == pytest.approx(time_for_abort(Deadline(left, lambda: 0.0)))
+    assert time_for_abort(None) is None
 
 
 class TestOnce:
@@ -70,6 +82,16 @@ class TestOnce:
         async with deadline(0):
             await abort(session, 5.0)
         assert [ABORT] == driver.names
+
+    async def test_not_answered_in_time(self, session, driver, monkeypatch):
+        """It goes on without its caller, who waits no longer than that, as others would."""
+        monkeypatch.setattr(attempt, "_AFTER_DEADLINE", 60.0)
+        driver.answers = [None]
+        async with asyncio.timeout(10):
+            await abort(session, 0.01)
+        assert session.transaction is None
+        await is_discarded(driver, "over")
+        assert [ABORT] * 2 == driver.names
 
     async def test_cancelled(self, session, driver):
         """It goes on, and the session without it."""

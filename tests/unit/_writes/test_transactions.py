@@ -87,6 +87,26 @@ async def test_no_other_run(driver):
     assert "taken" in driver.log
 
 
+async def test_an_abort_that_takes_all_the_time(driver):
+    """Nothing is run again when it is too late."""
+    session, now = session_over(driver), [0.0]
+
+    def end(transaction):
+        transaction.has_ended = True
+        now[0] = 1.0
+
+    async def work(given):
+        given.log.append("work")
+        raise transient()
+
+    session._calls.end_abort = end
+    made = call(session, work)
+    made.limit = Deadline(0.5, lambda: now[0])
+    with pytest.raises(Exception, match="and 1 transactions"):
+        await made.run()
+    assert 1 == driver.log.count("work")
+
+
 async def test_a_session_for_each_run(driver):
     """What is left of a run has its own session, which is ended or given up for certain."""
     session, errors = session_over(driver), [transient()]

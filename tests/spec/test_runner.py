@@ -458,3 +458,16 @@ def test_where_a_test_may_run() -> None:
     own = {"runOnRequirements": [{"topologies": ["single"]}, {"topologies": ["sharded"]}]}
     test = OfficialTest("folder", "file", 0, own, shared)
     assert [True, True, False] == list(map(test.may_run_on, ["single", "sharded", "replicaset"]))
+
+
+def test_longer_times() -> None:
+    """A server is blocked for longer than a socket waits still; other tests are as they were."""
+    options, block = {"socketTimeoutMS": 100}, {"data": [{"blockTimeMS": 125}]}
+    given = OfficialTest("a folder", "retryability-legacy-timeouts", 0, block, options)
+    slowed = given.slowed(4)
+    assert ({"socketTimeoutMS": 400}, {"data": [{"blockTimeMS": 500}]}) == (
+        slowed.shared,
+        slowed.content,
+    )
+    other = replace(given, file="another")
+    assert other is other.slowed(4)

@@ -164,14 +164,10 @@ async def transact(
 ) -> T:
     """Do what ``with_transaction`` and :func:`run_transaction` do."""
     limit = session._write_path.deadline(validate_seconds("timeout", timeout))
-
-    def start() -> object:
-        return call.session.start_transaction(*options)
-
     call = TransactionCall(
         session,
-        start,
         callback,
+        options,
         TransactionRetries(random.random, under_deadline=limit is not None),
         limit or Deadline.after(RETRY_LIMIT),
         session_per_run,
@@ -186,8 +182,8 @@ class TransactionCall(Generic[T]):
 
     Args:
         session: What the callback gets.
-        start: Starts a transaction on it.
         callback: What is to be done.
+        options: What a transaction is started with.
         retries: Decides.
         limit: When retries end.
         session_per_run: Whether each run but the first gets another session like that one, and ends
@@ -195,8 +191,8 @@ class TransactionCall(Generic[T]):
     """
 
     session: Any
-    start: Callable[[], object]
     callback: Callable[[Any], Awaitable[T]]
+    options: Options
     retries: TransactionRetries
     limit: Deadline
     session_per_run: bool = False
@@ -215,7 +211,7 @@ class TransactionCall(Generic[T]):
     async def _run(self) -> T:
         while True:
             with self._session_of_run():
-                await settled(self.start())
+                await settled(self.session.start_transaction(*self.options))
                 try:
                     with self.session._calls.runs_of(self.session).run():
                         result = await self.callback(self.session)

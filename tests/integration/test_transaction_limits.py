@@ -179,8 +179,8 @@ def transaction(session, callback, clock, random=lambda: 0.0):
     """A call of `with_transaction` whose time is the test's."""
     return TransactionCall(
         session,
-        session.start_transaction,
         callback,
+        (None,) * 4,
         TransactionRetries(random),
         Deadline.after(RETRY_LIMIT, clock),
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -191,15 +192,16 @@ class EndingSession(TransactionSession):
 
     def __init__(self, calls: ClientCalls, session: Any, ending: SessionEnding) -> None:
         super().__init__(calls, twin(session))
-        self._user = session
+        self._user = weakref.ref(session)  # which may be what has the commit that has this one
         self._ending = ending
         self._is_kept = self._was_dirty = False
 
     def close(self, *, discard: bool) -> None:
         """Have it leased to nobody, and the user's session go on with another; or as before."""
-        session, user = self._session, self._user
+        session, user = self._session, self._user()
         server_session = session._server_session
-        tell_times(session, user)
+        if user is not None:
+            tell_times(session, user)
         if discard and not self._is_kept:
             self._is_kept, self._was_dirty = True, server_session.dirty
             server_session.mark_dirty()
@@ -207,9 +209,9 @@ class EndingSession(TransactionSession):
         elif self._is_kept and not discard and not self._was_dirty:
             self._is_kept = server_session.dirty = False
             self._ending.let_go(server_session)
-            if user._server_session is not server_session:
+            if user is None or user._server_session is not server_session:
                 self._calls.delegate._return_server_session(server_session)
-        if user._server_session is server_session:
+        if user is not None and user._server_session is server_session:
             user._is_spent = self._is_kept
 
 

@@ -143,6 +143,8 @@ class SharedInsert:
                 insert.succeed(attempts)
             for exc in self._gone.values():
                 self._acknowledge(exc)
+            if not self._gone:  # nobody asks any more; a cycle is the garbage collector's work
+                self._execution.command.error_in = replies.error_in
             return None
         for index, insert in enumerate(list(self._inserts)):
             self._end_one(insert, index, reply, error)

@@ -20,19 +20,14 @@ async def driver():
 
 def call(session, callback, *, session_per_run=False):
     """A call of `with_transaction`."""
-
-    def start():
-        return made.session.start_transaction()
-
-    made = TransactionCall(
+    return TransactionCall(
         session,
-        start,
         callback,
+        (None,) * 4,
         TransactionRetries(lambda: 0.0),
         Deadline.after(RETRY_LIMIT),
         session_per_run,
     )
-    return made
 
 
 def transient():

@@ -35,6 +35,9 @@ class Target:
     namespace: str
     """Database and collection, joined by a dot."""
 
+    is_acknowledged: bool
+    """Whether a server says what came of it."""
+
     @classmethod
     def of(
         cls,
@@ -47,9 +50,14 @@ class Target:
         reply_codec_options = codec_options.with_options(
             unicode_decode_error_handler="replace", document_class=dict
         )
-        namespace = f"{database}.{collection}"
         return cls(
-            database, collection, codec_options, reply_codec_options, write_concern, namespace
+            database,
+            collection,
+            codec_options,
+            reply_codec_options,
+            write_concern,
+            f"{database}.{collection}",
+            write_concern.acknowledged,
         )
 
     def write(

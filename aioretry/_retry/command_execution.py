@@ -1,8 +1,8 @@
 """A command on its way through its attempts."""
 
 import enum
+import itertools
 import math
-import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -76,8 +76,7 @@ class TransactionEnd(Protocol):
         ...
 
 
-def _new_operation_id() -> int:
-    return random.getrandbits(31)
+_operation_ids = itertools.count(1)
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class Execution:
     options: Mapping[str, Any] = field(default_factory=dict)
     """What is sent beside the command's own fields: its write concern."""
 
-    operation_id: int = field(default_factory=_new_operation_id)
+    operation_id: int = field(default_factory=_operation_ids.__next__)
     """What those who are shown its commands know an operation by: each attempt has the same."""
 
     retries: RetryState | None = None

@@ -84,7 +84,7 @@ class WritingCollection:
         if own is not None and isinstance(own, Mapping):
             acknowledged = own.get("w") != 0 or bool(own.get("j"))
         else:
-            acknowledged = self._drivers_own.write_concern.acknowledged
+            acknowledged = self._target().is_acknowledged
         if not acknowledged:
             return True
         in_transaction = is_in_transaction(self._session_of_call(session))

@@ -5,7 +5,7 @@ It costs no thread and no switch to one, which is most of what a small write cos
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from pymongo import helpers_shared, message
 from pymongo.errors import (
@@ -49,7 +49,6 @@ class LoopAttempt:
         "_entry",
         "_is_late",
         "_loop",
-        "_round_trip_time",
         "_sent",
         "_session",
         "_shown",
@@ -98,7 +97,6 @@ class LoopAttempt:
             if connection is None:
                 self.has_found_full = server.pool.requests >= server.pool.max_pool_size
                 return False
-            self._round_trip_time = server.description.min_round_trip_time
             if steps.doubts.are_any and steps.doubts.has(connection.connection):
                 self._ask(connection)
             else:
@@ -113,7 +111,7 @@ class LoopAttempt:
         self._entry.context.run(self._take, data)
 
     def _take(self, data: bytes) -> None:
-        command, held = self._call.command, cast(LoopConnection, self._connection)
+        command, held = self._call.command, self._held()
         connection = held.connection
         try:
             reply = reply_in(data, command.codec_options, command.user_fields)
@@ -220,7 +218,8 @@ class LoopAttempt:
         if call.command.prepare is not None:
             steps.prepare(call)
         held = call.lease.carry()
-        self._session = session = cast(LoopSession, held)
+        session: Any = held
+        self._session = session
         body = steps.body(call, held)
         # A connection that was opened while its server changed its state believes for good that
         # there are no sessions, and PyMongo would then write without protection.
@@ -258,7 +257,8 @@ class LoopAttempt:
     def _limit(self, body: dict[str, Any], connection: Any) -> None:
         deadline = self._call.deadline
         if deadline is not None and deadline.is_limited:
-            milliseconds = deadlines.milliseconds(deadline.remaining() - self._round_trip_time)
+            known: Any = self._call.server.source
+            milliseconds = deadlines.milliseconds(deadline.remaining() - known.min_round_trip_time)
             if milliseconds <= 0:
                 raise NotSentError(Expired())
             body["maxTimeMS"] = milliseconds

@@ -15,7 +15,7 @@ from pymongo.read_preferences import ReadPreference
 
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.ending import SessionEnding
-from aioretry._drivers.engine.transactions import place_of_sending, tell_times, twin
+from aioretry._drivers.engine.transactions import tell_times, twin
 from aioretry._drivers.port import Address
 
 
@@ -102,11 +102,8 @@ class UserSession:
     def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
         """Add to a command what a session adds to it."""
         session: Any = self.open(has_sessions=has_sessions)
-        token = place_of_sending.set(self)
-        try:
-            session._apply_to(body, False, ReadPreference.PRIMARY, connection)
-        finally:
-            place_of_sending.reset(token)
+        sender = (self,) if "_air" in vars(session) else ()
+        session._apply_to(body, False, ReadPreference.PRIMARY, connection, *sender)
         connection.send_cluster_time(body, session, session.client)
 
     def stamp_read(self, body: dict[str, Any], connection: Any, concern: ReadConcern) -> None:
@@ -123,17 +120,12 @@ class UserSession:
         """Leave nothing in the air."""
         air = vars(self._session).get("_air")
         if air is not None:
-            token = place_of_sending.set(self)
-            air.remove()
-            place_of_sending.reset(token)
+            air.remove(self)
 
     def hear(self, reply: Mapping[str, Any]) -> None:
         """Advance the session's times."""
-        token = place_of_sending.set(self)
-        try:
-            self._session._process_response(reply)
-        finally:
-            place_of_sending.reset(token)
+        sender = (self,) if "_air" in vars(self._session) else ()
+        self._session._process_response(reply, *sender)
 
     def mark_dirty(self) -> None:
         """Have it not pooled."""

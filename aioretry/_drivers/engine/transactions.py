@@ -5,7 +5,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from pymongo.errors import InvalidOperation
@@ -48,24 +47,29 @@ class Air:
         # By the thread, the task or the attempt that hears the answer.
         self._commands: dict[object, list[tuple[Any, bool]]] = {}
 
-    def add(self, connection: Any, *, begins: bool = False) -> None:
-        """Note one that is about to be sent from here.
+    def add(self, connection: Any, place: object = None, *, begins: bool = False) -> None:
+        """Note one that is about to be sent.
 
         Args:
             connection: What it is sent over.
+            place: Who sends it; None if it is this task or thread.
             begins: Whether it begins a transaction.
         """
+        here = place or _here()
         with self._lock:
-            self._commands.setdefault(_here(), []).append((connection, begins))
+            self._commands.setdefault(here, []).append((connection, begins))
 
-    def remove(self) -> bool:
-        """Note that the latest one from here was answered.
+    def remove(self, place: object = None) -> bool:
+        """Note that the latest one of somebody's was answered.
+
+        Args:
+            place: Who has sent it; None if it is this task or thread.
 
         Returns:
             Whether that was to begin the session's transaction.
         """
+        here = place or _here()
         with self._lock:
-            here = _here()
             mine = self._commands.get(here)
             if mine:
                 _, begins = mine.pop()
@@ -73,7 +77,7 @@ class Air:
                     del self._commands[here]
                 return begins
         if self._before is not None:
-            self._before.remove()
+            self._before.remove(here)
         return False
 
     @property
@@ -126,7 +130,12 @@ class _Stamp(_Guarded):
     """What adds a session to a command."""
 
     def __call__(
-        self, command: Any, is_retryable: bool, read_preference: Any, connection: Any
+        self,
+        command: Any,
+        is_retryable: bool,
+        read_preference: Any,
+        connection: Any,
+        place: object = None,
     ) -> None:
         # A connection that was opened while its server changed its state believes for good that
         # there are no sessions, and PyMongo would refuse every transaction over it. If the driver
@@ -141,7 +150,7 @@ class _Stamp(_Guarded):
                 or server.logical_session_timeout_minutes is not None
             )
         super().__call__(command, is_retryable, read_preference, connection)
-        session._air.add(connection, begins="startTransaction" in command)
+        session._air.add(connection, place, begins="startTransaction" in command)
         if session.in_transaction:  # else it would be kept for as long as the session is
             session._latest = command
 
@@ -293,9 +302,9 @@ class _Hearing:
     def __init__(self, session: Any) -> None:
         self._session = weakref.ref(session)  # which has this one
 
-    def __call__(self, reply: Mapping[str, Any]) -> None:
+    def __call__(self, reply: Mapping[str, Any], place: object = None) -> None:
         session: Any = self._session()
-        begins = session._air.remove()
+        begins = session._air.remove(place)
         transaction = session._transaction
         if reply.get("ok"):
             transaction.has_completed_command = True
@@ -305,12 +314,7 @@ class _Hearing:
 
 
 def _here() -> object:
-    place = place_of_sending.get()
-    if place is None:
-        with contextlib.suppress(RuntimeError):  # a thread without a loop
-            place = asyncio.current_task()
-    return place or threading.get_ident()
-
-
-place_of_sending: ContextVar[object] = ContextVar("aioretry_place", default=None)
-"""Where what is made ready is sent, or heard, if that is not this task or thread."""
+    task = None
+    with contextlib.suppress(RuntimeError):  # a thread without a loop
+        task = asyncio.current_task()
+    return task or threading.get_ident()

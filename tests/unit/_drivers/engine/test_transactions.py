@@ -8,7 +8,6 @@ from aioretry._drivers.engine.transactions import (
     Air,
     EngineSessionCalls,
     keep_apart,
-    place_of_sending,
 )
 from aioretry._drivers.transaction_runs import Runs
 
@@ -36,20 +35,16 @@ class TestAir:
         """An answer is that to what was sent from the same place."""
         air, used, lost = Air(), connection(), connection(closed=True)
         air.add(used)
-        token = place_of_sending.set("elsewhere")
-        air.add(lost)
-        air.remove()
-        place_of_sending.reset(token)
+        air.add(lost, "elsewhere")
+        air.remove("elsewhere")
         assert (True, False) == (air.is_pending, air.has_lost)
 
     def test_what_begins(self):
         """An answer tells whether it is that to what was to begin the transaction."""
         air = Air()
         air.add(connection(), begins=True)
-        token = place_of_sending.set("elsewhere")
-        air.add(connection())
-        assert not air.remove()
-        place_of_sending.reset(token)
+        air.add(connection(), "elsewhere")
+        assert not air.remove("elsewhere")
         assert air.remove()
 
     def test_what_was_lost(self):

@@ -13,6 +13,7 @@ from pymongo import AsyncMongoClient, InsertOne, ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import AutoReconnect, ConfigurationError, InvalidOperation, OperationFailure
+from pymongo.monitoring import CommandListener
 
 from aioretry import (
     Outcome,
@@ -485,7 +486,40 @@ class TestStrangers:
         assert 1 == stored.find_one({"_id": 1})["n"]
 
 
+class Told(CommandListener):
+    """Sets an event when a read is sent."""
+
+    def __init__(self):
+        self.is_sent = asyncio.Event()
+
+    def started(self, event):
+        if event.command_name == "find":
+            self.is_sent.set()
+
+    def succeeded(self, event):
+        pass
+
+    failed = succeeded
+
+
 class TestLife:
+    def test_a_loop_that_ends_during_a_read(self, servers_of_test):
+        """asyncio.run() cancels it while no loop is running: its connection is closed then."""
+
+        async def read(told):
+            async with AsyncRetryClient(servers_of_test.uri, event_listeners=[told]) as client:
+                things = client.aioretry_tests.loop_that_ends
+                await things.insert_one({})
+                await things.find_one({"$where": "sleep(2000) || true"})
+
+        async def main():
+            told = Told()
+            reading = asyncio.create_task(read(told))
+            await told.is_sent.wait()
+            return reading
+
+        assert asyncio.run(main()).cancelled()
+
     async def test_a_connection_that_is_being_opened(self, replica_set):
         """Closing does not wait for a server that does not answer."""
         async with asyncio.timeout(25):

@@ -8,7 +8,7 @@ A module imports only from lower ones, and from aioretry's public names:
     _durable_transaction                the writes of a durable key, in one transaction
     _keys_records  _keys_ending         records of keys; ending the sessions that were chosen
     _keys_rate  _keys_derived           whose turn it is; session ids and fingerprints (pure)
-    _errors                             what they raise
+    _per_client  _errors                what is kept for each client; what they raise
     _pending                            updates of any kind, exactly once, by a token
     _pending_apply  _pending_cleanup    one update in two steps; finishing those that were left
     _pending_sending                    sending a step until it is answered

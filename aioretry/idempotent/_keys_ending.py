@@ -9,6 +9,7 @@ from pymongo.errors import PyMongoError
 
 from aioretry import deadline, detached
 from aioretry._faces import Client
+from aioretry.idempotent._per_client import PerClient
 
 # How many a command may name (sessions specification, "endSessions").
 _MOST_AT_ONCE = 10_000
@@ -93,22 +94,15 @@ class Endings:
     """
 
     def __init__(self, most: int, after: float) -> None:
-        self._most = most
-        self._after = after
-        self._endings: dict[int, SessionEnder] = {}
+        self._endings = PerClient(lambda client: SessionEnder(client, most, after))
 
     def of(self, client: Client) -> SessionEnder:
         """Return that of a client."""
-        found = self._endings.get(id(client))
-        if found is None:
-            found = SessionEnder(client, self._most, self._after)
-            self._endings[id(client)] = found
-            weakref.finalize(client, self._endings.pop, id(client), None)
-        return found
+        return self._endings.of(client)
 
     async def flush(self) -> None:
         """End all sessions that wait."""
-        for ending in list(self._endings.values()):
+        for ending in self._endings.all():
             await ending.flush()
 
 

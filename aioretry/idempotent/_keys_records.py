@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import math
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -18,6 +17,7 @@ from aioretry import DeadlineExceeded, KeyedStatement, deadline, detached, run_t
 from aioretry._faces import Collection, Database, Session
 from aioretry.errors import copy_of
 from aioretry.idempotent._errors import IdempotencyConflict, KeyExpiredError
+from aioretry.idempotent._per_client import PerClient
 from aioretry.idempotent._repeat import until_done
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Records:
     def __init__(self, name: str, seconds: int) -> None:
         self._name = name
         self._seconds = seconds
-        self._prepared: set[tuple[int, str]] = set()
+        self._prepared: PerClient[set[str]] = PerClient(lambda _: set())
         self._preparing: dict[tuple[int, str], asyncio.Task[str]] = {}
 
     async def of(self, database: Database) -> Collection:
@@ -56,12 +56,11 @@ class Records:
             write_concern=MAJORITY,
             read_concern=ReadConcern("majority"),
         )
-        place = (id(database.client), database.name)
-        if place not in self._prepared:
+        prepared = self._prepared.of(database.client)
+        if database.name not in prepared:
+            place = (id(database.client), database.name)
             await insist(lambda: self._prepare(place, records))
-            if place not in self._prepared:
-                self._prepared.add(place)
-                weakref.finalize(database.client, self._prepared.discard, place)
+            prepared.add(database.name)
         return records
 
     async def _prepare(self, place: tuple[int, str], records: Collection) -> None:

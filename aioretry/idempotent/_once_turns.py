@@ -8,6 +8,7 @@ from aioretry._faces import Client
 from aioretry.errors import refusal
 from aioretry.idempotent._errors import NoTurnError
 from aioretry.idempotent._keys_rate import Queue
+from aioretry.idempotent._per_client import PerClient
 
 # As TCP does it (RFC 5681): more while nothing is lost, and fewer at once when something is.
 _FEWEST = 10
@@ -74,20 +75,14 @@ class Turns:
     """
 
     def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
-        # By identity: clients of the same servers are equal, also those of two event loops.
-        self._places: dict[int, Places] = {}
+        self._places = PerClient(lambda _: Places(at_once))
         self._locks: weakref.WeakValueDictionary[tuple[int, bytes | str], asyncio.Lock] = (
             weakref.WeakValueDictionary()
         )
 
     def places_of(self, client: Client) -> Places:
         """Return the places of a client's calls."""
-        number = id(client)
-        if number not in self._places:
-            self._places[number] = Places(self._at_once)
-            weakref.finalize(client, self._places.pop, number)
-        return self._places[number]
+        return self._places.of(client)
 
     def lock_of(self, client: Client, what: bytes | str) -> asyncio.Lock:
         """Return what one call at a time has.

@@ -1,0 +1,34 @@
+"""What a recipe keeps for each client."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class PerClient(Generic[T]):
+    """Something for each client, until that is gone, or this is.
+
+    By identity: clients of the same servers are equal, also those of two event loops.
+
+    Args:
+        make: Makes it for a client.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._kept: dict[int, tuple[weakref.ref[Any], T]] = {}
+
+    def of(self, client: Any) -> T:
+        """Return that of a client."""
+        number, kept = id(client), self._kept
+        if number not in kept:
+            # No finalizer, which would be there for as long as the client.
+            reference: weakref.ref[Any] = weakref.ref(client, lambda _: kept.pop(number, None))
+            kept[number] = reference, self._make(client)
+        return kept[number][1]
+
+    def all(self) -> list[T]:
+        """Return those of all clients."""
+        return [each for _, each in list(self._kept.values())]

@@ -12,7 +12,15 @@ from aioretry._drivers.port import ServerKind
 from aioretry._retry.transactions import UNKNOWN_COMMIT
 from aioretry._writes.commits import commit, explain
 from aioretry.errors import attach, report_of
-from tests.unit._writes.transacting import ABORT, COMMIT, OK, Driver, session_over
+from tests.unit._writes.transacting import (
+    ABORT,
+    ADDRESS,
+    COMMIT,
+    OK,
+    OTHER,
+    Driver,
+    session_over,
+)
 
 MINUTE = 60.0
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
@@ -62,6 +70,14 @@ async def failed(session, *answers):
 
 
 class TestSending:
+    @pytest.mark.parametrize("first", [ADDRESS, OTHER])
+    async def test_by_the_router_that_knows_it(self, session, driver, first):
+        """Then by another one (transactions, "When to unpin")."""
+        driver.kind, driver.addresses, driver.pinned = ServerKind.MONGOS, [ADDRESS, OTHER], first
+        driver.answers = [lost()]
+        await commit(session)
+        assert [first, ({ADDRESS, OTHER} - {first}).pop()] == driver.asked
+
     async def test_once(self, session, driver):
         await commit(session)
         assert [{"commitTransaction": 1, "maxTimeMS": 700}] == driver.sent

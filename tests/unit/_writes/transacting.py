@@ -20,7 +20,7 @@ from aioretry._drivers.port import (
 from aioretry._drivers.transaction_runs import Runs
 from aioretry._writes.context import TransactionalSession, WritePath
 
-ADDRESS = ("a", 1)
+ADDRESS, OTHER = ("a", 1), ("b", 1)
 COMMIT, ABORT = "commitTransaction", "abortTransaction"
 OK = {"ok": 1}
 
@@ -49,18 +49,25 @@ class Driver:
         self.answers = []
         self.log = []
         self.sent = []
+        self.asked = []
         self.calls = []
         self.kind = ServerKind.PRIMARY
+        self.addresses = [ADDRESS]
+        self.pinned = None
         self.has_room = True
 
     def view(self):
-        server = ServerView(
-            ADDRESS, self.kind, 17, True, None, 0.0, CommandLimits(16, 48, 9), lambda: 0, object()
-        )
-        return TopologyView({ADDRESS: server}, 0.015, server.source)
+        limits = CommandLimits(16, 48, 9)
+        servers = {
+            each: ServerView(each, self.kind, 17, True, None, far, limits, lambda: 0, object())
+            for far, each in enumerate(self.addresses)
+        }
+        return TopologyView(servers, 0.015, servers[ADDRESS].source)
 
     def ending_session(self, session):
-        return Ending(self.log)
+        ending = Ending(self.log)
+        ending.pinned = self.pinned
+        return ending
 
     def discard(self, session, *, is_over):
         self.log.append(f"discard {session} {'over' if is_over else 'open'}")
@@ -70,6 +77,7 @@ class Driver:
             return False
         call.lease.carry()
         if call.token.begin_sending():
+            self.asked.append(call.server.address)
             self.sent.append({**call.command.body, **call.options})
             answer = self.answers.pop(0) if self.answers else OK
             self.calls.append((call, receiver))

@@ -350,9 +350,12 @@ class Transfers:
         for exc in errors:
             beside = self._beside(operation, exc)
             places = [one for one, owner in self._owners.items() if owner == operation.index]
+            ends = [self._ends[one] for one in places if one in self._ends]
             latest = self._ends.get(places[-1]) if places else None
             is_commit = latest is not None and latest.name == COMMIT
             is_commit &= not places or places[-1] not in self._committed
+            if self._run.plan.routers is not None and sum(one.name == COMMIT for one in ends) > 1:
+                continue  # a router's denial leaves an earlier one in doubt, and not the latest
             if outcome_of(exc) is UNKNOWN and beside is None and is_commit:
                 self._doubtful[places[-1][0]] = operation.index, places[-1][1]
 

@@ -1,7 +1,7 @@
 """Throughput, latency, CPU time and memory of writes, beside Motor and AsyncMongoClient.
 
 Without a mode, it compares the clients and the floor: in one process, on one replica set, in
-turns. With --costs, --storm, --memory or --soak it measures something else about aioretry.
+turns. With --costs, --instrumented, --storm, --memory or --soak it measures something else.
 """
 
 import argparse
@@ -16,7 +16,16 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.benchmarks.throughput import compare, costs, memory, picture, report, soak, storm
+from tests.benchmarks.throughput import (
+    compare,
+    costs,
+    instrumented,
+    memory,
+    picture,
+    report,
+    soak,
+    storm,
+)
 from tests.benchmarks.throughput.clients import TITLES
 from tests.benchmarks.throughput.operations import OPERATIONS
 from tests.clients import CHOSEN
@@ -24,6 +33,7 @@ from tests.clients import OURS as CLIENTS
 
 _WIDTH = 140
 _COMPARE, _COSTS, _STORM, _MEMORY, _SOAK = "compare", "costs", "storm", "memory", "soak"
+_INSTRUMENTED = "instrumented"
 _DEFAULTS: dict[str, dict[str, Any]] = {
     _COMPARE: {
         "rounds": 7,
@@ -32,6 +42,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "w": ["1", "majority"],
     },
     _COSTS: {"rounds": 41, "seconds": 0.2, "writers": [50], "w": ["1"]},
+    _INSTRUMENTED: {"rounds": 11, "seconds": 0.5, "writers": [50], "w": ["1"]},
     _STORM: {"rounds": 5, "seconds": 2.0, "writers": [50, 200], "w": ["1"]},
     _MEMORY: {"rounds": 7, "seconds": 0.0, "writers": [1], "w": ["1"]},
     _SOAK: {"rounds": 1, "seconds": 0.0, "writers": [200], "w": ["1"]},
@@ -43,6 +54,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--costs", action="store_true", help="what is switched on costs")
+    modes.add_argument(
+        "--instrumented", action="store_true", help="under OpenTelemetry and Sentry, beside both"
+    )
     modes.add_argument("--storm", action="store_true", help="one reply of ten is lost")
     modes.add_argument("--memory", action="store_true", help="an idle client's memory")
     modes.add_argument(
@@ -69,7 +83,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _mode(options: argparse.Namespace) -> str:
-    chosen = (_COSTS, _STORM, _MEMORY)
+    chosen = (_COSTS, _INSTRUMENTED, _STORM, _MEMORY)
     name = next((name for name in chosen if getattr(options, name)), _COMPARE)
     return _SOAK if options.soak is not None else name
 
@@ -86,6 +100,10 @@ async def run(options: argparse.Namespace, console: Console) -> tuple[Any, int]:
             switched = await costs.measure_costs(options, say)
             costs.show(console, switched)
             return costs.data(switched), 0
+        case "instrumented":
+            watched = await instrumented.measure_watched(options, say)
+            instrumented.show(console, watched)
+            return instrumented.data(watched), 0
         case "storm":
             weather = await storm.measure_storm(options, say)
             storm.show(console, weather)

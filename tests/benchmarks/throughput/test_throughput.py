@@ -298,11 +298,12 @@ class TestFloor:
     [
         ["--only", "update_one", "transfer", "insert_one", "--writers", "3"],
         ["--costs", "--writers", "3"],
+        ["--instrumented", "--writers", "3"],
         ["--storm", "--writers", "3"],
         ["--memory"],
         ["--soak", "0.05", "--writers", "8"],
     ],
-    ids=["compare", "costs", "storm", "memory", "soak"],
+    ids=["compare", "costs", "instrumented", "storm", "memory", "soak"],
 )
 @pytest.mark.parametrize("client", ["motor", "asyncio"] if FULL else ["motor"])
 @pytest.mark.server

@@ -87,7 +87,8 @@ class Coordinator:
         self._lookout = lookout = Lookout(driver, loop)
         self._most_under_way = most_under_way
         self.waits = ServerWaits(driver, loop, lookout, server_selection_timeout, most_waiting)
-        self.pending = PendingAttempts(loop, lookout, most_under_way, policy.wait_queue_timeout)
+        self._places = list[PendingAttempts]()
+        self.pending = self._new_places()
         # Slow reads take no places from writes, nor from those that read elsewhere.
         self.reading: dict[str, PendingAttempts] = {}
         self.watchers = Watchers(hooks)
@@ -145,10 +146,12 @@ class Coordinator:
             return self.pending
         places = self.reading.get(reading.kind)
         if places is None:
-            most, patience = self._most_under_way, self.policy.wait_queue_timeout
-            places = PendingAttempts(self.loop, self._lookout, most, patience)
-            self.reading[reading.kind] = places
+            places = self.reading[reading.kind] = self._new_places()
         return places
+
+    def _new_places(self) -> PendingAttempts:
+        most, patience = self._most_under_way, self.policy.wait_queue_timeout
+        return PendingAttempts(self.loop, self._lookout, most, patience, self._places)
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed.
@@ -156,8 +159,7 @@ class Coordinator:
         Args:
             patience: How long a command that was sent may wait for its answer, in seconds.
         """
-        self.pending.close(patience)
-        for places in self.reading.values():
+        for places in [*self._places]:
             places.close(patience)
         self._losses.close()
 

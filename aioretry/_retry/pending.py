@@ -28,6 +28,8 @@ class PendingAttempts:
         lookout: Looks at what the driver knows of the servers.
         size: How many may be under way at once; further ones wait.
         patience: How long they wait at most, in seconds; None sets no limit.
+        sharing: All that use the same connections; this one is added. Whoever frees something there
+            lets the others try, too, or those of one kind would have it among themselves.
     """
 
     def __init__(
@@ -36,7 +38,10 @@ class PendingAttempts:
         lookout: Lookout,
         size: int,
         patience: float | None = None,
+        sharing: "list[PendingAttempts] | None" = None,
     ) -> None:
+        self._sharing = [] if sharing is None else sharing
+        self._sharing.append(self)
         self._loop = loop
         self._lookout = lookout
         self._size = size
@@ -84,8 +89,10 @@ class PendingAttempts:
         """Let others have its place, or its place among those who wait for one."""
         self._under_way.pop(attempt, None)
         self._lanes[attempt.may_block].pop(attempt, None)
-        if self._lanes[False] or self._lanes[True]:
-            self.pump()
+        for one in self._sharing:
+            if one._lanes[False] or one._lanes[True]:
+                self.pump()
+                break
 
     def wait_again(self, attempt: PendingAttempt) -> None:
         """Have one wait, before others, because its server had no room after all."""
@@ -94,7 +101,14 @@ class PendingAttempts:
         self.pump()
 
     def pump(self) -> None:
-        """Let those who wait try, in their order."""
+        """Let those who wait try, those of each kind in their order."""
+        for one in [*self._sharing]:
+            if one._pump():  # the others go first the next time
+                self._sharing.remove(one)
+                self._sharing.append(one)
+
+    def _pump(self) -> bool:
+        """Let those who wait here try; return whether one has started."""
         has_started = False
         for lane in [*self._lanes.values()]:
             while lane and len(self._under_way) < self._size:
@@ -105,6 +119,7 @@ class PendingAttempts:
                 has_started = True
         if has_started:  # the other one goes first the next time, so that none takes all places
             self._lanes = dict(reversed(self._lanes.items()))
+        return has_started
 
     def close(self, patience: float) -> None:
         """Give up what is not sent yet now, and the rest some seconds after the first call."""

@@ -188,6 +188,30 @@ class TransactionLease(SessionLease):
         return cast(TransactionSession, self._session)
 
 
+class StatementLease(TransactionLease):
+    """That of one statement: the session is somebody else's to end, and no statement is in doubt.
+
+    Args:
+        open_session: Takes the session.
+    """
+
+    __slots__ = ()
+
+    def carry(self) -> ServerSession:
+        """Take part in the hold for one attempt."""
+        if self._finished:
+            raise InvalidOperation("the operation has ended")
+        return self._opened()
+
+    def drop(self) -> None:
+        """End taking part."""
+
+    def end_write(self, exc: BaseException | None, *, in_doubt: bool) -> None:
+        """End the hold."""
+        del exc, in_doubt
+        self._finished = True
+
+
 class EndingLease(TransactionLease):
     """A hold on the session of a transaction for its end, which may be asked for more than once.
 

@@ -51,12 +51,16 @@ class AbortCall(WithoutOutcome[None]):
     __slots__ = ()
 
 
-async def abort(session: TransactionalSession, seconds: float | None) -> None:
+async def abort(
+    session: TransactionalSession, seconds: float | None, *, runs_again: bool = False
+) -> None:
     """Abort a transaction; if that is cancelled or late, it goes on, and the session without it.
 
     Args:
         session: The user's session.
         seconds: How long it may take, or None for what the surrounding deadline says.
+        runs_again: Whether another transaction is to be begun in the session. That ends what may
+            begin this one still, which is in progress until :func:`leave_to_next` is called.
     """
     calls, path = session._calls, session._write_path
     if not path.makes_transactions:
@@ -77,11 +81,18 @@ async def abort(session: TransactionalSession, seconds: float | None) -> None:
         anyio.move_on_after(left),
         nullcontext() if seconds is None else deadlines.fresh_timeout(seconds),
     ):
-        await _abort_once(session, transaction, deadline)
+        await _abort_once(session, transaction, deadline, runs_again=runs_again)
+
+
+def leave_to_next(session: TransactionalSession) -> None:
+    """Have the next transaction end whatever there still is of the one before it."""
+    transaction = session._calls.begin_abort(session)
+    if transaction is not None:
+        session._calls.end_abort(transaction)
 
 
 async def _abort_once(
-    session: TransactionalSession, transaction: Any, deadline: Deadline | None
+    session: TransactionalSession, transaction: Any, deadline: Deadline | None, *, runs_again: bool
 ) -> None:
     try:
         await _begin(session, session, deadline)
@@ -92,7 +103,12 @@ async def _abort_once(
         abort_for_certain(session)
         return
     except (OperationFailure, ConnectionFailure):
-        pass  # what is wrong is the server's to find out (transactions, "abortTransaction")
+        # What is wrong is the server's to find out (transactions, "abortTransaction"), but for what
+        # was lost on its way: that may begin the transaction still.
+        if session._calls.may_arrive(session):
+            if not runs_again:
+                abort_for_certain(session)
+            return
     except BaseException:
         session._calls.end_abort(transaction)
         raise

@@ -26,7 +26,7 @@ from aioretry._retry.sessions import (
     EndingLease,
     LastingLease,
     SessionLease,
-    TransactionLease,
+    StatementLease,
 )
 from aioretry.deadlines import Deadline, detached, nearest, validate_seconds
 from aioretry.errors import refusal
@@ -209,9 +209,9 @@ class WritePath:
             return SessionLease(self._driver.session)
         return SessionLease(partial(self._driver.user_session, session))
 
-    def statement_lease(self, session: object) -> TransactionLease:
+    def statement_lease(self, session: object) -> StatementLease:
         """Return a lease for a statement of the transaction in progress on a user's session."""
-        return TransactionLease(partial(self._driver.transaction_session, session))
+        return StatementLease(partial(self._driver.transaction_session, session))
 
     def ending_lease(self, session: object) -> EndingLease:
         """Return a lease for the end of the transaction in progress on a session."""

@@ -87,8 +87,9 @@ class WritingCollection:
             acknowledged = self._target().is_acknowledged
         if not acknowledged:
             return True
-        in_transaction = is_in_transaction(self._session_of_call(session))
-        return in_transaction and not self._write_path.makes_transactions
+        if self._write_path.makes_transactions:
+            return False
+        return is_in_transaction(self._session_of_call(session))
 
     def _is_drivers_bulk(self, session: Any) -> bool:
         # Commands are split at another size before they are encrypted (Client Side Encryption,

@@ -25,7 +25,13 @@ from aioretry._retry.transactions import (
     asks_router,
     has_label,
 )
-from aioretry._writes.aborts import ABORT_TIMEOUT, abort, abort_for_certain, time_for_abort
+from aioretry._writes.aborts import (
+    ABORT_TIMEOUT,
+    abort,
+    abort_for_certain,
+    leave_to_next,
+    time_for_abort,
+)
 from aioretry._writes.commits import commit, explain, tell_retry
 from aioretry._writes.context import TransactionalSession, settled
 from aioretry.deadlines import Deadline, deadline, nearest, validate_seconds
@@ -198,6 +204,8 @@ class TransactionCall(Generic[T]):
     session_per_run: bool = False
     _has_run: bool = field(default=False, init=False)
     _was_in_doubt: bool = field(default=False, init=False)
+    _has_rest: bool = field(default=False, init=False)
+    """Whether something of the latest run may still begin its transaction."""
 
     async def run(self) -> T:
         """Run the callback and commit, until that is done or nothing more may be tried."""
@@ -205,12 +213,18 @@ class TransactionCall(Generic[T]):
         try:
             return await self._run()
         except BaseException as exc:
+            if self._has_rest:  # nothing is run again after all
+                with contextlib.suppress(RuntimeError):  # no event loop is running any more
+                    abort_for_certain(self.session)
             explain(self.session, exc, before=before, was_in_doubt=self._was_in_doubt)
             raise
 
     async def _run(self) -> T:
         while True:
             with self._session_of_run():
+                if self._has_rest:
+                    leave_to_next(self.session)
+                    self._has_rest = False
                 await settled(self.session.start_transaction(*self.options))
                 try:
                     with self.session._calls.runs_of(self.session).run():
@@ -309,8 +323,14 @@ class TransactionCall(Generic[T]):
             # What is run again in the same session ends what it began before.
             or (not runs_again and self.session._calls.may_arrive(self.session))
         )
-        is_awaited = _leaves_time(error)
-        await _abort(self.session, self._deadline, for_certain=for_certain, is_awaited=is_awaited)
+        await _abort(
+            self.session,
+            self._deadline,
+            for_certain=for_certain,
+            is_awaited=_leaves_time(error),
+            runs_again=runs_again,
+        )
+        self._has_rest = runs_again and self.session.in_transaction
 
     @property
     def _deadline(self) -> Deadline | None:
@@ -323,11 +343,16 @@ def _leaves_time(error: BaseException) -> bool:
 
 
 async def _abort(
-    session: Any, limit: Deadline | None, *, for_certain: bool, is_awaited: bool = True
+    session: Any,
+    limit: Deadline | None,
+    *,
+    for_certain: bool,
+    is_awaited: bool = True,
+    runs_again: bool = False,
 ) -> None:
     seconds = time_for_abort(limit)
     if not session._write_path.makes_transactions or not (for_certain or not is_awaited):
-        await abort(session, seconds)
+        await abort(session, seconds, runs_again=runs_again)
         return
     try:
         tried = abort_for_certain(session)

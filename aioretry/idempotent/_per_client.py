@@ -22,13 +22,19 @@ class PerClient(Generic[T]):
 
     def of(self, client: Any) -> T:
         """Return that of a client."""
-        number, kept = id(client), self._kept
-        if number not in kept:
-            # No finalizer, which would be there for as long as the client.
-            reference: weakref.ref[Any] = weakref.ref(client, lambda _: kept.pop(number, None))
-            kept[number] = reference, self._make(client)
-        return kept[number][1]
+        number = id(client)
+        if number not in self._kept:
+            # No finalizer, which would be there for as long as the client, and no cycle.
+            own = weakref.ref(self)
+            reference: weakref.ref[Any] = weakref.ref(client, lambda _: _forget(own(), number))
+            self._kept[number] = reference, self._make(client)
+        return self._kept[number][1]
 
     def all(self) -> list[T]:
         """Return those of all clients."""
         return [each for _, each in list(self._kept.values())]
+
+
+def _forget(kept: PerClient[Any] | None, number: int) -> None:
+    if kept is not None:
+        kept._kept.pop(number, None)

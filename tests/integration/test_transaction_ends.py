@@ -188,6 +188,17 @@ class TestUnderADeadlineThatIsOver:
             assert await asyncio.to_thread(unlocked)
             assert 2 == await session.with_transaction(increment)
 
+    async def test_a_late_statement(self, replica_set, session, increment, unlocked):
+        """What is held up on its way begins the transaction after its abort, which goes on."""
+        async with replica_set.faults.hang("update", where=begins) as hang:
+            session.start_transaction()
+            with pytest.raises(DeadlineExceeded):
+                async with deadline(0.3):
+                    await increment(session)
+            await session.abort_transaction()
+            hang.disarm()
+        assert await asyncio.to_thread(unlocked)
+
     async def test_a_client_that_is_closed(self, replica_set):
         """The servers are told which sessions have ended."""
         async with replica_set.faults.watch("endSessions", app_name="closing") as ended:
@@ -266,3 +277,8 @@ class TestCommitsInDoubt:
         assert Outcome.NOT_APPLIED is outcome_of(caught.value.__context__)
         assert Outcome.UNKNOWN is outcome_of(caught.value)
         assert 1 == counter(stored)
+
+
+def begins(command):
+    """Tell whether a command begins a transaction."""
+    return "startTransaction" in command

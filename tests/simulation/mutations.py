@@ -199,8 +199,8 @@ MUTATIONS = [
     Mutation(
         "nobody who waits is let go on when a place is free",
         "_retry/pending.py",
-        "        if self._lanes[False] or self._lanes[True]:",
-        "        if False:",
+        "            if one._lanes[False] or one._lanes[True]:",
+        "            if False:",
         held_by="tests/unit/_retry/test_pending.py",
         why="the next look, 50 ms later, does it",
     ),

@@ -42,7 +42,10 @@ class Air:
     """
 
     def __init__(self, before: "Air | None" = None) -> None:
-        self._before = before
+        # A session may live for long, and lose many transactions.
+        while before is not None and all(one.closed for one in before._all()):
+            before = before._before
+        self._before: Air | None = before
         self._lock = threading.Lock()
         # By the thread, the task or the attempt that hears the answer.
         self._commands: dict[object, list[tuple[Any, bool]]] = {}
@@ -68,17 +71,24 @@ class Air:
         Returns:
             Whether that was to begin the session's transaction.
         """
-        here = place or _here()
+        here, air = place or _here(), self._before
+        begins = self._take(here)
+        if begins is not None:
+            return begins
+        while air is not None and air._take(here) is None:
+            air = air._before
+        return False
+
+    def _take(self, here: object) -> bool | None:
+        """Take the latest one of somebody's; return whether it begins, or None if there is none."""
         with self._lock:
             mine = self._commands.get(here)
-            if mine:
-                _, begins = mine.pop()
-                if not mine:  # a session may live for long
-                    del self._commands[here]
-                return begins
-        if self._before is not None:
-            self._before.remove(here)
-        return False
+            if not mine:
+                return None
+            _, begins = mine.pop()
+            if not mine:  # a session may live for long
+                del self._commands[here]
+            return begins
 
     @property
     def is_pending(self) -> bool:
@@ -151,7 +161,7 @@ class _Stamp(_Guarded):
             )
         super().__call__(command, is_retryable, read_preference, connection)
         session._air.add(connection, place, begins="startTransaction" in command)
-        if session.in_transaction:  # else it would be kept for as long as the session is
+        if "autocommit" in command:  # else it would be kept for as long as the session is
             session._latest = command
 
 

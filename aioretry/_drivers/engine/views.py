@@ -65,13 +65,13 @@ class Views:
         Raises:
             ConfigurationError: A server is too old or too new for the driver.
         """
-        description, untold = self._calls.delegate.topology_description, self._calls.untold
-        known = self._known
-        is_same = known is not None and description is known() and untold is self._untold
+        calls, known = self._calls, self._known
+        description = calls.delegate.topology_description
+        is_same = known is not None and description is known() and calls.untold is self._untold
         if not is_same or self.are_users:
             description.check_compatible()
             self._known = known = _Known(description)
-            self._untold = untold
+            self._untold = calls.untold
             self._latest = self._view_of(description, known)
         return self._latest
 

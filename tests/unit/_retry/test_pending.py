@@ -186,6 +186,42 @@ class Sky:
 APPLIED = Replied({"ok": 1, "n": 1})
 
 
+class OneConnection(Driver):
+    """Has room for one attempt at a time."""
+
+    is_used = False
+
+    def attempt(self, loop, call, receiver):
+        if self.is_used:
+            return False
+        self.is_used = True
+        return super().attempt(loop, call, receiver)
+
+    def answer(self):
+        """Answer the one under way."""
+        self.is_used = False
+        call, land = self.calls[-1]
+        land(APPLIED)
+        return call.command
+
+
+def test_those_of_another_kind_have_their_turn():
+    """Whoever is done lets others try, too, and not only those of its own queue."""
+    sky = Sky(server(A))
+    sky.driver = driver = OneConnection(server(A))
+    watch, sharing = Lookout(driver, sky.loop), []
+    queues = [PendingAttempts(sky.loop, watch, 100, sharing=sharing) for _ in range(2)]
+    names = {}
+    for queue, name in zip(queues, ("write", "read"), strict=True):
+        sky.pending = queue
+        for number in range(3):
+            sky.begin()
+            names[id(sky.execution.command)] = f"{name} {number}"
+    answered = [names[id(driver.answer())] for _ in range(6)]
+    assert ["write 0", "write 1", "read 0", "write 2", "read 1", "read 2"] == answered
+    assert [0, 0] == [queue.waiting for queue in queues]
+
+
 class TestGivenUp:
     @pytest.mark.parametrize("numbered", [True, False])
     def test_replaced_by_another_server(self, numbered):

@@ -67,6 +67,17 @@ class TestOnce:
         await abort(session, None)
         assert not session.in_transaction
 
+    @pytest.mark.parametrize("error", [AutoReconnect("lost"), gone()])
+    async def test_what_was_lost_before(self, session, driver, error):
+        """It may begin the transaction when the server has said that there is none."""
+        arrives = [True] * 3
+        session._calls.may_arrive = lambda _: arrives.pop() if arrives else False
+        driver.answers = [error] * 2 + [gone()] * 3
+        await abort(session, None)
+        assert session.transaction is None
+        await is_discarded(driver, "over")
+        assert not arrives
+
     async def test_a_closed_client(self, session, driver, monkeypatch):
         """That is told, and the session is in no transaction."""
 

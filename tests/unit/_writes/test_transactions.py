@@ -102,6 +102,57 @@ async def test_an_abort_that_takes_all_the_time(driver):
     assert 1 == driver.log.count("work")
 
 
+@pytest.mark.parametrize("end", ["too late", "cancelled"])
+async def test_nothing_ends_what_may_arrive(driver, end):
+    """What was to be ended by another run is aborted for certain if there is none."""
+    session, now, is_lost = session_over(driver), [0.0], [True]
+
+    def may_arrive(_):
+        now[0] = 1.0 if end == "too late" else 0.0
+        return is_lost[0]
+
+    async def work(_):
+        raise transient()
+
+    session._calls.may_arrive = may_arrive
+    driver.answers = [transient()]
+    made = call(session, work)
+    made.retries.random = lambda: 20.0  # for 0.1 seconds
+    made.limit = Deadline(0.5, lambda: now[0])
+    errors = []
+
+    async def run():
+        try:
+            await made.run()
+        except BaseException as exc:  # noqa: BLE001 - a cancellation, too
+            errors.append(exc)
+
+    running = asyncio.ensure_future(run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    running.cancel()  # in the pause, if it is not over
+    await asyncio.wait([running])
+    assert (end == "cancelled") is isinstance(errors[0], asyncio.CancelledError)
+    assert Outcome.NOT_APPLIED is outcome_of(errors[0])
+    is_lost[0] = False
+    assert "taken" in driver.log
+
+
+async def test_what_the_next_run_ends(driver):
+    """It goes on in the same session."""
+    session, errors = session_over(driver), [transient()]
+    session._calls.may_arrive = lambda _: True
+    driver.answers = [transient()]
+
+    async def work(_):
+        if errors:
+            raise errors.pop()
+
+    await call(session, work).run()
+    assert ["start", "given back", "start", "given back"] == driver.log
+    assert [ABORT, COMMIT] == driver.names
+
+
 async def test_a_session_for_each_run(driver):
     """What is left of a run has its own session, which is ended or given up for certain."""
     session, errors = session_over(driver), [transient()]

@@ -56,11 +56,22 @@ class TestAir:
     def test_of_what_was_taken_before(self):
         """Who hears of it has the session still."""
         before = Air()
-        air = Air(before)
         before.add(connection())
+        air = Air(before)
         air.remove()
         assert not before.is_pending
         assert not air.is_pending
+
+    def test_of_many_that_were_taken(self):
+        """Those that nothing can be heard of any more are forgotten."""
+        first = air = Air()
+        first.add(connection(), "early")
+        for _ in range(5_000):
+            air = Air(air)
+            air.add(connection(closed=True), "lost")
+        air.remove("early")
+        assert not first.is_pending
+        assert air._before is first
 
 
 class Calls(EngineSessionCalls):

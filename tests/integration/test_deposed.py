@@ -32,10 +32,15 @@ WRITERS = 12
 async def client(replica_set):
     """A client of few threads, whose writes need no second server's acknowledgement.
 
-    The driver by itself ends what hangs after its connect timeout: far too late for any test here.
+    The driver by itself ends what hangs after its connect timeout, and the watch for silent servers
+    what hangs at one: far too late for any test here.
     """
     async with RetryClient(
-        replica_set.uri, max_concurrent_attempts=THREADS, w=1, connectTimeoutMS=600_000
+        replica_set.uri,
+        max_concurrent_attempts=THREADS,
+        doubt_after=600,
+        w=1,
+        connectTimeoutMS=600_000,
     ) as client:
         yield client
 

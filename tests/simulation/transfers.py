@@ -420,6 +420,8 @@ class Transfers:
         is_patient = (operation.deadline or RETRY_LIMIT) >= 60 and operation.cancelled is None
         fails = plan.network.befalls + plan.network.unopened + (plan.routers or 0.0)
         is_calm = fails < 0.1 and not plan.network.hangs
+        # A transaction whose router is lost is open at the servers until they end it themselves.
+        is_calm &= plan.routers is None or not plan.faults
         bars = [one for one in plan.operations if one.kind in TRANSFERS and one.deadline is None]
         is_calm &= not any(self.style_of(one) == "slow" for one in bars)
         is_well = run.somebody_is_there() and run.well_for() > 40 and plan.closed_at is None

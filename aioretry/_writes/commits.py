@@ -23,7 +23,7 @@ from aioretry._writes.aborts import abort_for_certain
 from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
-from aioretry.errors import Outcome, attach, own_report_of
+from aioretry.errors import DeadlineExceeded, Outcome, attach, own_report_of
 from aioretry.events import RetryScheduled
 
 
@@ -166,7 +166,8 @@ class CommitCall(Write[None]):
         outcome = self._commit.explain(exc)
         session = self.session
         is_unsent = not self._commit.progress.was_sent
-        if session is not None and is_unsent and isinstance(exc, asyncio.CancelledError):
+        is_over = isinstance(exc, asyncio.CancelledError | DeadlineExceeded)
+        if session is not None and is_unsent and is_over:
             # As long as it is open, it bars others.
             session._commit = None
             abort_for_certain(session)

@@ -469,8 +469,8 @@ MUTATIONS = [
     Mutation(
         "a transaction that may be committed is aborted",
         "_writes/commits.py",
-        "if session is not None and is_unsent and isinstance(",
-        "if session is not None and isinstance(",
+        "if session is not None and is_unsent and is_over:",
+        "if session is not None and is_over:",
     ),
     Mutation(
         "a transaction is run again though it may be committed",

@@ -7,7 +7,15 @@ import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome, ResolveError, attempts_of, deadline, outcome_of, resolve
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    ResolveError,
+    attempts_of,
+    deadline,
+    outcome_of,
+    resolve,
+)
 from aioretry._drivers.port import ServerKind
 from aioretry._retry.transactions import UNKNOWN_COMMIT
 from aioretry._writes.commits import commit, explain
@@ -125,6 +133,19 @@ class TestSending:
         async with deadline(30):
             await commit(session)
         assert 6 == len(driver.sent)
+
+    async def test_no_time_to_send_it(self, session, driver):
+        """It is aborted, without the session: as long as it is open, it bars others."""
+        driver.is_late = True
+        async with deadline(30):
+            with pytest.raises(DeadlineExceeded) as caught:
+                await commit(session)
+        assert NOT_APPLIED is outcome_of(caught.value)
+        assert session.transaction is None
+        async with asyncio.timeout(10):
+            while "discard it over" not in driver.log:
+                await asyncio.sleep(0.001)
+        assert [ABORT] == driver.names
 
     async def test_by_the_user_once_more(self, session, driver):
         """It is the same commit, by a majority from the first sending on."""

@@ -9,6 +9,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry._commands.command import CommandLimits
 from aioretry._drivers.port import (
+    Expired,
     Failed,
     Policy,
     Replied,
@@ -55,6 +56,8 @@ class Driver:
         self.addresses = [ADDRESS]
         self.pinned = None
         self.has_room = True
+        self.is_late = False
+        """Whether there is no time left for the next command."""
 
     def view(self):
         limits = CommandLimits(16, 48, 9)
@@ -75,6 +78,10 @@ class Driver:
     def attempt(self, loop, call, receiver):
         if not self.has_room:
             return False
+        if self.is_late:
+            self.is_late = False
+            loop.call_soon(receiver.land, Expired())
+            return True
         call.lease.carry()
         if call.token.begin_sending():
             self.asked.append(call.server.address)

@@ -69,6 +69,11 @@ class PendingAttempts:
         """How many wait until fewer are under way, or their server has a connection for them."""
         return sum(map(len, self._lanes.values()))
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._lanes[False] or self._lanes[True])
+
     def at(self, address: Address) -> int:
         """Return how many attempts are under way at a server."""
         return sum(attempt.address == address for attempt in self._under_way)
@@ -90,7 +95,7 @@ class PendingAttempts:
         self._under_way.pop(attempt, None)
         self._lanes[attempt.may_block].pop(attempt, None)
         for one in self._sharing:
-            if one._lanes[False] or one._lanes[True]:
+            if one.has_waiting:
                 self.pump()
                 break
 
@@ -103,11 +108,11 @@ class PendingAttempts:
     def pump(self) -> None:
         """Let those who wait try, those of each kind in their order."""
         for one in [*self._sharing]:
-            if one._pump():  # the others go first the next time
+            if one.pump_own():  # the others go first the next time
                 self._sharing.remove(one)
                 self._sharing.append(one)
 
-    def _pump(self) -> bool:
+    def pump_own(self) -> bool:
         """Let those who wait here try; return whether one has started."""
         has_started = False
         for lane in [*self._lanes.values()]:

@@ -30,6 +30,10 @@ class PerClient(Generic[T]):
             self._kept[number] = reference, self._make(client)
         return self._kept[number][1]
 
+    def forget(self, number: int) -> None:
+        """Keep nothing for a client that is gone, known by its ``id()``."""
+        self._kept.pop(number, None)
+
     def all(self) -> list[T]:
         """Return those of all clients."""
         return [each for _, each in list(self._kept.values())]
@@ -37,4 +41,4 @@ class PerClient(Generic[T]):
 
 def _forget(kept: PerClient[Any] | None, number: int) -> None:
     if kept is not None:
-        kept._kept.pop(number, None)
+        kept.forget(number)

@@ -39,6 +39,7 @@ OVERLOADED = ("SystemOverloadedError", "RetryableError")
 FILE = ObjectId("65a000000000000000000001")
 # How often these are sent depends on the time, or they are sent at any time.
 UNCOUNTED = {"endSessions", "killCursors"}
+ABORT = "abortTransaction"
 
 Call = Callable[[AsyncIOMotorDatabase], Awaitable[object]]
 
@@ -262,6 +263,8 @@ class Side:
 
     async def outcome(self, case: Case, fault: Fault) -> dict[str, Any]:
         """Make a call under a fault; return all that can be seen of it."""
+        for aborting in [*self.client._write_path.aborting] if self.name == OURS else ():
+            aborting.leave()  # of the case before
         await self.client.admin.command("ping")
         self.sent.commands.clear()
         seen: dict[str, Any] = {}
@@ -271,7 +274,10 @@ class Side:
             except PyMongoError as exc:
                 seen["error"] = error_of(exc)
             seen["fired"] = fault.fired
-        seen["sent"] = [sent for sent in self.sent.commands if sent[0] not in case.uncounted]
+        sent = [sent for sent in self.sent.commands if sent[0] not in case.uncounted]
+        # Where a statement was lost, which may begin the transaction still, ours is repeated.
+        pairs = zip([None, *sent], sent, strict=False)
+        seen["sent"] = [one for before, one in pairs if one != before or one[0] != ABORT]
         seen["stored"] = self.stored()
         return seen
 

@@ -199,7 +199,7 @@ MUTATIONS = [
     Mutation(
         "nobody who waits is let go on when a place is free",
         "_retry/pending.py",
-        "            if one._lanes[False] or one._lanes[True]:",
+        "            if one.has_waiting:",
         "            if False:",
         held_by="tests/unit/_retry/test_pending.py",
         why="the next look, 50 ms later, does it",

@@ -32,13 +32,11 @@ WRITERS = 12
 async def client(replica_set):
     """A client of few threads, whose writes need no second server's acknowledgement.
 
-    The driver by itself ends what hangs after its connect timeout, and the watch for silent servers
-    what hangs at one: far too late for any test here.
+    The driver by itself ends what hangs after its connect timeout: far too late for any test here.
     """
     async with RetryClient(
         replica_set.uri,
         max_concurrent_attempts=THREADS,
-        doubt_after=600,
         w=1,
         connectTimeoutMS=600_000,
     ) as client:
@@ -137,7 +135,8 @@ class TestFrozenPrimary:
         async with asyncio.timeout(GUARD):
             histories = await asyncio.gather(*(upsert(n) for n in range(WRITERS)))
         assert [[False, True]] * CONNECTING == [one for one in histories if len(one) > 1]
-        assert CONNECTING == thread_counts(client).abandoned
+        # Whoever watches for silent servers frees them a second after the election.
+        assert thread_counts(client).abandoned <= CONNECTING
         assert CONNECTING < thread_counts(client).threads
         await replica_set.heal()
         await none_abandoned(client)

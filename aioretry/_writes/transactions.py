@@ -213,7 +213,7 @@ class TransactionCall(Generic[T]):
         try:
             return await self._run()
         except BaseException as exc:
-            if self._has_rest:  # nothing is run again after all
+            if self._has_rest and self.session.in_transaction:  # nothing is run again after all
                 with contextlib.suppress(RuntimeError):  # no event loop is running any more
                     abort_for_certain(self.session)
             explain(self.session, exc, before=before, was_in_doubt=self._was_in_doubt)
@@ -222,9 +222,9 @@ class TransactionCall(Generic[T]):
     async def _run(self) -> T:
         while True:
             with self._session_of_run():
-                if self._has_rest:
+                if self._has_rest and self.session.in_transaction:  # nobody has ended it since
                     leave_to_next(self.session)
-                    self._has_rest = False
+                self._has_rest = False
                 await settled(self.session.start_transaction(*self.options))
                 try:
                     with self.session._calls.runs_of(self.session).run():

@@ -138,6 +138,27 @@ async def test_nothing_ends_what_may_arrive(driver, end):
     assert "taken" in driver.log
 
 
+async def test_what_somebody_has_ended_in_the_pause(driver):
+    """It is run again all the same."""
+    session, errors = session_over(driver), [transient()]
+    session._calls.may_arrive = lambda _: True
+    driver.answers = [transient()]
+
+    async def work(_):
+        if errors:
+            raise errors.pop()
+
+    made = call(session, work)
+    made.retries.random = lambda: 2.0  # for a hundredth of a second
+    running = asyncio.ensure_future(made.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    session._calls.end_abort(session.transaction)
+    session._calls.begin_abort = None  # nobody asks for it
+    await running
+    assert [ABORT, COMMIT] == driver.names
+
+
 async def test_what_the_next_run_ends(driver):
     """It goes on in the same session."""
     session, errors = session_over(driver), [transient()]

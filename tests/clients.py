@@ -114,6 +114,8 @@ def for_both(metafunc: pytest.Metafunc, sample: set[str]) -> None:
     """
     if "client_class" not in metafunc.fixturenames:
         return
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        assert "client_class" not in mark.args[0], "in full length that would be its second time"
     names = {metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__}
     is_for_both = metafunc.definition.get_closest_marker("motor") is None
     if is_for_both and (FULL or names & sample):

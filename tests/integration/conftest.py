@@ -18,6 +18,7 @@ FOR_BOTH = {
     "test_commit_outcomes",
     "test_connection_options",
     "test_deposed",
+    "test_garbage",
     "test_private_names",
     "test_resolved_anew",
     "test_retries",

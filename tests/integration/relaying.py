@@ -46,10 +46,23 @@ class Relay:
 
     def cut(self, every):
         """Reset one in so many of the connections that have carried a write; return how many."""
-        cut = [link for link in self._links if link.carried_write and link.is_open][::every]
+        cut = self._carriers("update")[::every]
         for link in cut:
             link.abort()
         return len(cut)
+
+    def cut_the_one(self, command):
+        """Reset the connection that has carried a command."""
+        (link,) = self._carriers(command)
+        link.abort()
+
+    def carried(self, command):
+        """All that the connections have carried which have carried a command."""
+        return [link.carried for link in self._carriers(command)]
+
+    def _carriers(self, command):
+        name = command.encode() + b"\0"
+        return [link for link in self._links if name in link.carried and link.is_open]
 
     async def _accept(self, reader, writer):
         link = _Link(reader, writer, *await asyncio.open_connection(*self._target))
@@ -66,14 +79,14 @@ class _Link:
     def __init__(self, reader, writer, far_reader, far_writer):
         self.reader, self.writer = reader, writer
         self.far_reader, self.far_writer = far_reader, far_writer
-        self.carried_write = False
+        self.carried = bytearray()
         self.is_open = True
 
     async def pass_on(self, source, sink):
         """Pass on all that comes, until one side ends."""
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
-                self.carried_write = self.carried_write or b"update\x00" in data
+                self.carried += data
                 sink.write(data)
         self.abort()
 

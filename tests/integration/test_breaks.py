@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+import uuid
 
 import pymongo
 import pytest
@@ -76,6 +77,52 @@ class TestIdleConnections:
             assert opened == pool.next_connection_id
             await all_given_back(client)
             assert WARM - 3 == len(pool.conns)
+
+
+class TestConnectionsInUse:
+    """Their answers may have been on the way when another one broke, and nothing after that."""
+
+    @pytest.fixture
+    async def things(self, relay, client_class):
+        """A collection that is written to over the relay, without a deadline."""
+        async with client_class(f"mongodb://{relay.address}/?directConnection=true") as client:
+            yield client.aioretry_tests.get_collection(f"c{uuid.uuid4().hex[:12]}")
+
+    async def test_that_answer_after_it(self, replica_set, relay, things):
+        """They are asked before they are used again."""
+        faults = replica_set.faults
+        async with asyncio.timeout(60), faults.hang("update", times=1) as hang:
+            broken = update(things, 1)
+            await hang.wait_until_fired()
+            async with faults.hang("delete", times=1) as answer:
+                removal = things.delete_one({"_id": 2})
+                await answer.wait_until_fired()
+                await self.cut(relay, things)
+            await removal
+            await asyncio.gather(things.delete_one({"_id": 2}), broken)
+        (carried,) = relay.carried("delete")
+        assert [b"delete", b"ping", b"delete"] == re.findall(rb"delete(?=\0)|ping(?=\0)", carried)
+
+    async def test_that_are_opened_meanwhile(self, replica_set, relay, things):
+        """They are asked before they are used."""
+        faults = replica_set.faults
+        async with asyncio.timeout(60), faults.hang("update", times=1) as hang:
+            broken = update(things, 1)
+            await hang.wait_until_fired()
+            async with faults.hang("isMaster", "ismaster", "hello") as opening:
+                beside = things.insert_one({})
+                await opening.wait_until_fired()
+                await self.cut(relay, things)
+            await asyncio.gather(broken, beside)
+        (carried,) = relay.carried("insert")
+        assert [b"ping", b"insert"] == re.findall(rb"insert(?=\0)|ping(?=\0)", carried)[:2]
+
+    async def cut(self, relay, things):
+        """Break the update's connection, and wait until that is known."""
+        (pool,) = pools(things.database.client)
+        relay.cut_the_one("update")
+        while not pool.breaks:
+            await asyncio.sleep(0)
 
 
 async def warm_up_again(things):

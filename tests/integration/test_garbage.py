@@ -5,10 +5,7 @@ import os
 import subprocess
 import sys
 
-import pytest
 
-
-@pytest.mark.parametrize("client_class", ["motor", "asyncio"], indirect=True)
 def test_no_cycles(servers_of_test, client_class):
     """No object of the library's is in one."""
     del client_class  # the other process makes it, too

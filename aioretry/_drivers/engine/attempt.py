@@ -21,6 +21,7 @@ from aioretry._drivers.engine.checkup import PATIENCE, Checkups, is_break
 from aioretry._drivers.engine.connection import LoopConnection
 from aioretry._drivers.engine.connections import Connections
 from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.idle import close_doubted, doubt_all, is_doubted, trust
 from aioretry._drivers.engine.listening import ShownCommand
 from aioretry._drivers.engine.messages import ping, reply_in
 from aioretry._drivers.engine.sessions import LoopSession
@@ -41,6 +42,7 @@ class LoopAttempt:
     """
 
     __slots__ = (
+        "_breaks",
         "_broken",
         "_call",
         "_checkups",
@@ -97,7 +99,7 @@ class LoopAttempt:
             if connection is None:
                 self.has_found_full = server.pool.requests >= server.pool.max_pool_size
                 return False
-            if steps.doubts.are_any and steps.doubts.has(connection.connection):
+            if server.pool.breaks and is_doubted(server.pool, connection.connection):
                 self._ask(connection)
             else:
                 self._send(connection)
@@ -115,6 +117,8 @@ class LoopAttempt:
         connection = held.connection
         try:
             reply = reply_in(data, command.codec_options, command.user_fields)
+            if self._breaks:
+                trust(connection, self._breaks)
             self._steps.hear(reply)
             if self._session is not None:
                 self._session.hear(reply)
@@ -157,7 +161,7 @@ class LoopAttempt:
             pool, connection = used.pool, used.connection
             self._forget_session()
             self._release()
-            self._steps.doubts.add(pool)
+            doubt_all(pool)
             self._checkups.add(self._call.server, pool, connection, self._end_broken)
         else:
             self._entry.context.run(self._entry.land, self._conclude(error))
@@ -181,13 +185,14 @@ class LoopAttempt:
         self._end_shown(None, AutoReconnect(_INTERRUPTED))  # last of all, as it may do anything
 
     def _ask(self, held: LoopConnection) -> None:
+        self._breaks = held.pool.breaks
         request_id, data = ping(held.connection)
         self._timer = self._loop.call_later(PATIENCE, self._hear_nothing)
         held.send(request_id, data, _Asked(self))
 
     def _hear_nothing(self) -> None:
         # Those that were idle beside it will be no better, and each would take as long.
-        self._steps.doubts.close_idle(self._held().pool)
+        close_doubted(self._steps.calls, self._held().pool)
         self.hear_whether_open(False)
 
     def hear_whether_open(self, is_open: bool) -> None:
@@ -196,7 +201,7 @@ class LoopAttempt:
         if self._timer is not None:
             self._timer.cancel()
         if is_open:
-            self._steps.doubts.end(held.connection)
+            trust(held.connection, self._breaks)
         else:
             held.close()
         if is_open and not self._call.token.is_revoked:
@@ -233,6 +238,7 @@ class LoopAttempt:
             raise
         session.begin_sending()
         self._sent = self._checkups.breaks
+        self._breaks = held_connection.pool.breaks
         held_connection.send(request_id, data, self, leaves_doubt=call.leaves_doubt)
 
     def _stamped(

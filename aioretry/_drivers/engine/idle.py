@@ -2,59 +2,52 @@
 
 import os
 from typing import Any
-from weakref import WeakSet
 
 from aioretry._drivers.engine.calls import ClientCalls
 
 
-class Doubts:
-    """The connections of a client that were idle when another one to their server broke.
+def doubt_all(pool: Any) -> None:
+    """Doubt the connections of a pool, because one of them broke.
 
-    What broke the one may have broken them too, and nobody has looked since: several servers behind
+    What broke the one may have broken others that nobody has heard of since: several servers behind
     one address, of which one is gone, or a cable on the way. Each is asked before it is used again,
-    so that a write, which may have one retry only, does not find them one by one.
+    so that a write, which may have one retry only, does not find them one by one. That goes for
+    those in use, too, and those that are being opened: their answers may have been on the way.
 
     Args:
-        calls: The client.
+        pool: The server's pool.
     """
+    pool.doubted_below = pool.next_connection_id
+    pool.breaks += 1
 
-    def __init__(self, calls: ClientCalls) -> None:
-        self._calls = calls
-        self._connections: WeakSet[Any] = WeakSet()
-        self.are_any = False
-        """Whether there are some. A set of weak references that is empty takes a while to say."""
 
-    def add(self, pool: Any) -> None:
-        """Doubt what is idle now.
+def is_doubted(pool: Any, connection: Any) -> bool:
+    """Tell whether a connection has to be asked before it is used."""
+    return bool(
+        pool.breaks
+        and connection.id < pool.doubted_below
+        and getattr(connection, "proven", 0) < pool.breaks
+    )
 
-        Args:
-            pool: The server's pool; the connection that broke was given back.
-        """
-        with self._calls.locked(pool):
-            idle = [*pool.conns]
-            contexts = [*pool.active_contexts]
-        # Those that an event loop keeps for a moment count as used.
-        idle += (getattr(context, "resting", None) for context in contexts)
-        self._connections.update(connection for connection in idle if connection is not None)
-        self.are_any = True
 
-    def has(self, connection: Any) -> bool:
-        """Tell whether a connection has to be asked before it is used."""
-        return connection in self._connections
+def trust(connection: Any, breaks: int) -> None:
+    """Trust a connection, because it has answered.
 
-    def close_idle(self, pool: Any) -> None:
-        """Close those that are idle, instead of asking one after the other."""
-        with self._calls.locked(pool):
-            doubted = [connection for connection in pool.conns if self.has(connection)]
-            for connection in doubted:
-                pool.conns.remove(connection)
+    Args:
+        connection: The connection.
+        breaks: What the pool's ``breaks`` was when it was asked.
+    """
+    connection.proven = breaks
+
+
+def close_doubted(calls: ClientCalls, pool: Any) -> None:
+    """Close those that are idle, instead of asking one after the other."""
+    with calls.locked(pool):
+        doubted = [connection for connection in pool.conns if is_doubted(pool, connection)]
         for connection in doubted:
-            self._calls.close(connection)
-
-    def end(self, connection: Any) -> None:
-        """Trust a connection, because it has answered."""
-        self._connections.discard(connection)
-        self.are_any = bool(self._connections)
+            pool.conns.remove(connection)
+    for connection in doubted:
+        calls.close(connection)
 
 
 def take_idle(calls: ClientCalls, pool: Any) -> Any:

@@ -13,7 +13,6 @@ from pymongo.read_preferences import PrimaryPreferred
 from aioretry import deadlines
 from aioretry._commands.encoded import shown
 from aioretry._drivers.engine.calls import ClientCalls
-from aioretry._drivers.engine.idle import Doubts
 from aioretry._drivers.engine.listening import Listening
 from aioretry._drivers.engine.messages import encode_documents
 from aioretry._drivers.engine.private_names import OP_ID
@@ -63,7 +62,6 @@ class Steps:
         self.delegate = delegate = calls.delegate
         self.view = views.look
         self.is_closed = False
-        self.doubts = Doubts(calls)
         options: Any = delegate.options
         self.max_connecting: int = options.pool_options.max_connecting
         self.listening = Listening(options.event_listeners)

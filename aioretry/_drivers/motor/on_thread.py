@@ -11,6 +11,7 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, is_break
 from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.idle import doubt_all, is_doubted, trust
 from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
 from aioretry._drivers.engine.steps import NotSentError, Steps, reading_at, shown_as, time_limit
 from aioretry._drivers.motor.asking import is_well
@@ -88,7 +89,7 @@ class ThreadAttempt(Job):
             while not call.token.is_revoked:
                 checkout = steps.delegate._checkout(server, None)
                 with time_limit(call.deadline, server), checkout as connection:
-                    if steps.doubts.has(connection) and not self._answers(connection):
+                    if not self._answers(server.pool, connection):
                         continue  # with another one
                     # A connection that was opened while its server changed its state believes for
                     # good that there are no sessions, and PyMongo would then write without
@@ -104,13 +105,16 @@ class ThreadAttempt(Job):
                 break
             raise NotSentError(Expired())
         except _BrokenError:
-            steps.doubts.add(server.pool)
+            doubt_all(server.pool)
             raise
         finally:
             call.lease.drop()
 
-    def _answers(self, connection: Any) -> bool:
-        """Ask over a connection whether it is still one; it is closed if not."""
+    def _answers(self, pool: Any, connection: Any) -> bool:
+        """Ask over a connection that is in doubt whether it still is one; it is closed if not."""
+        if not is_doubted(pool, connection):
+            return True
+        asked = pool.breaks
         try:
             with deadlines.fresh_timeout(PATIENCE):
                 connection.command("admin", {"ping": 1}, client=None, publish_events=False)
@@ -118,7 +122,7 @@ class ThreadAttempt(Job):
             return False
         except OperationFailure:
             pass  # it has answered
-        self._steps.doubts.end(connection)
+        trust(connection, asked)
         return True
 
     def _exchange(

@@ -24,6 +24,11 @@ class WatchedPool(Pool):
         super().__init__(*args, **kwargs)
         self._uses = uses
         self.opened: WeakSet[Any] = WeakSet()
+        self.breaks = 0
+        """How many of the connections broke, as far as our attempts have seen."""
+
+        self.doubted_below = 0
+        """The first connection that can have been opened after the last break."""
 
     def connect(self, handler: Any = None) -> Any:
         """Open a connection."""

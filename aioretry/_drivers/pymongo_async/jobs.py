@@ -8,6 +8,7 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, is_break
 from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.idle import doubt_all, is_doubted, trust
 from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
 from aioretry._drivers.engine.steps import NotSentError, Steps, reading_at, shown_as, time_limit
 from aioretry._drivers.port import AttemptResult, Expired, NoServer, Replied, ServerView
@@ -121,7 +122,7 @@ class TaskAttempt(TaskJob):
             while True:
                 with time_limit(call.deadline, server):
                     async with steps.delegate._checkout(server, None) as connection:
-                        if steps.doubts.has(connection) and not await self._answers(connection):
+                        if not await self._answers(server.pool, connection):
                             continue  # with another one
                         if call.token.is_revoked or not has_time(call.deadline, server):
                             break
@@ -139,13 +140,16 @@ class TaskAttempt(TaskJob):
                         return reply
             raise NotSentError(Expired())
         except _BrokenError:
-            steps.doubts.add(server.pool)
+            doubt_all(server.pool)
             raise
         finally:
             call.lease.drop()
 
-    async def _answers(self, connection: Any) -> bool:
-        """Ask over a connection whether it is still one; it is closed if not."""
+    async def _answers(self, pool: Any, connection: Any) -> bool:
+        """Ask over a connection that is in doubt whether it still is one; it is closed if not."""
+        if not is_doubted(pool, connection):
+            return True
+        asked = pool.breaks
         try:
             with deadlines.fresh_timeout(PATIENCE):
                 await connection.command("admin", {"ping": 1}, client=None, publish_events=False)
@@ -153,7 +157,7 @@ class TaskAttempt(TaskJob):
             return False
         except OperationFailure:
             pass  # it has answered
-        self._steps.doubts.end(connection)
+        trust(connection, asked)
         return True
 
     async def _exchange(

@@ -1,5 +1,7 @@
-"""The pools of a asynchronous client."""
+"""The pools of an asynchronous client."""
 
+import asyncio
+import traceback
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,6 +26,11 @@ class WatchedPool(Pool):
         super().__init__(*args, **kwargs)
         self._uses = uses
         self.opened: WeakSet[Any] = WeakSet()
+        self.breaks = 0
+        """How many of the connections broke, as far as our attempts have seen."""
+
+        self.doubted_below = 0
+        """The first connection that can have been opened after the last break."""
 
     async def connect(self, handler: Any = None) -> Any:
         """Open a connection."""
@@ -31,6 +38,9 @@ class WatchedPool(Pool):
             connection = await super().connect(handler)
         except errors._OperationCancelled as exc:
             raise exc if self.is_sdam else given_up(self.address) from exc
+        except asyncio.CancelledError as exc:
+            _close_socket_of(exc)
+            raise
         self.opened.add(connection)
         return connection
 
@@ -39,6 +49,13 @@ class WatchedPool(Pool):
         if not self.is_sdam:
             self._uses.note()
         return super().checkout(handler)
+
+
+def _close_socket_of(exc: asyncio.CancelledError) -> None:
+    """Close what PyMongo was about to connect: it leaves it to the garbage collector."""
+    for frame, _ in traceback.walk_tb(exc.__traceback__):
+        if frame.f_code.co_name == "_async_create_connection" and "sock" in frame.f_locals:
+            frame.f_locals["sock"].close()
 
 
 def pool_class(uses: Uses) -> Callable[..., WatchedPool]:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeAlias, cast
 
 import bson
@@ -248,16 +249,12 @@ class OnceCall:
 
     async def _store(self, records: Collection, answer: bytes, session: Session) -> None:
         self._is_storing = True
-        # It inserts: a record that is there has an answer. An update can take the server's time.
-        await records.update_one(
-            {"_id": self._id, "answer": {"$exists": False}},
-            {
-                "$set": {"payload": self._fingerprint, "answer": answer},
-                "$currentDate": {"at": True},
-            },
-            upsert=True,
-            session=session,
-        )
+        # An upsert could have the server tell the time, and costs it the planning of a query. What
+        # the servers have told the session is theirs, too, unless the work has asked them nothing.
+        told = session.cluster_time
+        at = datetime.now(UTC) if told is None else told["clusterTime"].as_datetime()
+        record = {"_id": self._id, "payload": self._fingerprint, "answer": answer, "at": at}
+        await records.insert_one(record, session=session)
 
     def _learn(self, error: Exception) -> None:
         conflict = contended(self._session, error)

@@ -7,6 +7,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
 
 import anyio
 import pytest
@@ -22,12 +23,13 @@ from pymongo.errors import (
 
 from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
 from aioretry._writes import transactions
-from aioretry.idempotent import IdempotencyConflict, KeyInUseError, Keys
+from aioretry.idempotent import IdempotencyConflict, KeyInUseError, Keys, _once
 from aioretry.testing import FakeMongoses
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
-DUPLICATE_KEY = 11001  # an old code of it, for which fail points need no details
+DUPLICATE_KEY = 11001  # an old code of it, which needs no details
 WRITE_CONFLICT = 112
+TRANSIENT = "TransientTransactionError"
 OTHER_INDEX = 85
 DEAD = "dead"
 
@@ -72,6 +74,20 @@ class Scene:
                 work or self.insert,
                 database=self.collection.database,
             )
+
+
+class OldClock(datetime):
+    """A clock that is wrong."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime(2000, 1, 1, tzinfo=tz)
+
+
+def refused_record(scene, replica_set, code, **options):
+    """A fault: the record of an answer is refused."""
+    namespace = f"{scene.collection.database.name}.aioretry.answers"
+    return replica_set.faults.error(code, "insert", namespace=namespace, **options)
 
 
 @pytest.fixture
@@ -333,7 +349,7 @@ class TestWaiting:
                 hanging.append(session)
                 return {}
 
-            labels = ["TransientTransactionError"]
+            labels = [TRANSIENT]
             async with cluster.faults.error(251, "commitTransaction", labels=labels):
                 with pytest.raises(DeadlineExceeded) as caught:
                     await other.once("a", work, timeout=3)
@@ -404,9 +420,8 @@ class TestWaiting:
 
     async def test_late_in_its_commit_after_it_waited(self, scene, replica_set):
         """It has met another call's record, which is gone; nobody knows of its own commit."""
-        conflict = {"error_code": WRITE_CONFLICT, "error_labels": ["TransientTransactionError"]}
-        faults = replica_set.faults.hang("commitTransaction", applied=True)
-        async with replica_set.fail_command("update", **conflict), faults:
+        conflict = refused_record(scene, replica_set, WRITE_CONFLICT, times=1, labels=[TRANSIENT])
+        async with conflict, replica_set.faults.hang("commitTransaction", applied=True):
             with pytest.raises(DeadlineExceeded) as caught:
                 await scene.once("a", timeout=2)
         assert Outcome.UNKNOWN is outcome_of(caught.value)
@@ -436,9 +451,18 @@ class TestWaiting:
         assert [answer.replayed for answer in answers] == [False] + [True] * 5
         assert [each["by"] for each in stored.find()] == ["hanging"]
 
+    async def test_time_of_a_record(self, scene, plain, monkeypatch):
+        """It is the servers', of whatever time the client believes it is."""
+        monkeypatch.setattr(_once, "datetime", OldClock)
+        await scene.once("a")
+        database = plain[scene.collection.database.name]
+        (record,) = database["aioretry.answers"].find(sort=[("$natural", -1)], limit=1)
+        now = plain.admin.command("hello")["localTime"]
+        assert abs(now - record["at"]) < timedelta(minutes=2)
+
     async def test_record_that_is_not_there(self, scene, replica_set, stored):
         """Where the record that was in the way is gone, the work is done."""
-        async with replica_set.fail_command("update", error_code=DUPLICATE_KEY):
+        async with refused_record(scene, replica_set, DUPLICATE_KEY, times=1):
             assert not (await scene.once("a")).replayed
         assert stored.count_documents({}) == 1
 
@@ -453,15 +477,14 @@ class TestWaiting:
                 raise LookupError
             return {}
 
-        async with replica_set.fail_command("update", error_code=DUPLICATE_KEY):
+        async with refused_record(scene, replica_set, DUPLICATE_KEY, times=1):
             with anyio.fail_after(20), pytest.raises(LookupError):
                 await scene.once("a", work)
         assert len(runs) == 2
 
     async def test_record_that_is_never_there(self, scene, replica_set, stored):
         """What goes on being in the way, as an index of the user's, is told."""
-        always = replica_set.fail_command("update", error_code=DUPLICATE_KEY, mode="alwaysOn")
-        async with always:
+        async with refused_record(scene, replica_set, DUPLICATE_KEY, times=None):
             with pytest.raises(DuplicateKeyError) as caught:
                 await scene.once("a")
         assert Outcome.NOT_APPLIED is outcome_of(caught.value)

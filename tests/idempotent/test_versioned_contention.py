@@ -54,6 +54,7 @@ async def saves(docs, stored, id, count, tell):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(300)
 class TestManyWriters:
     @pytest.mark.parametrize("driver", DRIVERS)
     @pytest.mark.parametrize("number", [1, 5])

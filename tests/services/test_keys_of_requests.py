@@ -5,6 +5,10 @@ import uuid
 
 import pytest
 
+from tests.services.apps import DATABASE
+
+ANSWERS = f"{DATABASE}.aioretry.answers"
+
 
 @pytest.fixture
 def key() -> dict[str, str]:
@@ -54,12 +58,16 @@ class TestOnce:
         assert again.headers["Idempotent-Replayed"] == "true"
         assert again.headers["Content-Type"] == answers[0].headers["Content-Type"]
 
-    @pytest.mark.parametrize("command", ["insert", "update", "commitTransaction"])
-    async def test_with_a_lost_reply(self, start, key, stored, faults, command):
+    @pytest.mark.parametrize(
+        ("command", "only"),
+        [("insert", {}), ("insert", {"namespace": ANSWERS}), ("commitTransaction", {})],
+        ids=["work", "record", "commit"],
+    )
+    async def test_with_a_lost_reply(self, start, key, stored, faults, command, only):
         """The same with the reply lost to a command of the transaction."""
         services = [await start(), await start()]
         await services[0].post("/once", headers={"Idempotency-Key": uuid.uuid4().hex})
-        faults.drop_reply(command)
+        faults.drop_reply(command, **only)
         ((status, _),) = facts(await ten(services, key))
         assert status == 201
         assert stored.count_documents({}) == 2

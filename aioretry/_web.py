@@ -18,11 +18,10 @@ from pymongo.errors import (
     NetworkTimeout,
     OperationFailure,
     PyMongoError,
-    ServerSelectionTimeoutError,
 )
 
 import aioretry
-from aioretry import DeadlineExceeded, Outcome, StatementSource, outcome_of, partial_result_of
+from aioretry import Outcome, StatementSource, outcome_of, partial_result_of
 from aioretry._faces import Client, Collection, Database
 from aioretry.idempotent import (
     IdempotencyConflict,
@@ -129,7 +128,9 @@ def problem_of(error: BaseException, *, is_over: bool) -> Problem | None:
 def _problem_of_write(
     error: BaseException, outcome: Outcome | None, *, is_over: bool
 ) -> Problem | None:
-    if isinstance(error, PyMongoError) and error.timeout and (is_over or _is_late(error, outcome)):
+    # A deadline is told to be over a little before it is, where no time is left for anything.
+    is_late = isinstance(error, NetworkTimeout | ExecutionTimeout)
+    if isinstance(error, PyMongoError) and error.timeout and (is_over or is_late):
         return deadline_exceeded(outcome)
     if outcome is Outcome.UNKNOWN:
         detail = "the database did not say whether this request has changed anything"
@@ -144,16 +145,6 @@ def _problem_of_write(
         return Problem(503, "overloaded", detail, outcome, _RETRY_AFTER)
     detail = "the database can't be reached; repeat the request later"
     return Problem(503, "no_server", detail, outcome, _RETRY_AFTER)
-
-
-def _is_late(error: PyMongoError, outcome: Outcome | None) -> bool:
-    # Waiting for a server ends at the nearer of the deadline and serverSelectionTimeoutMS, and so
-    # may a write under a deadline that is not over.
-    if isinstance(error, ServerSelectionTimeoutError):
-        return False
-    if isinstance(error, DeadlineExceeded) and outcome is Outcome.NOT_APPLIED:
-        return False
-    return isinstance(error, NetworkTimeout | ExecutionTimeout)
 
 
 def _is_refused(error: BaseException) -> bool:

@@ -326,6 +326,13 @@ class TestProblems:
         with pytest.raises(TypeError, match="status"):
             module.ProblemError("409", "text", "no number")
 
+    def test_too_late_for_another_run(self):
+        """The deadline of a transaction is told when a pause would outlast it: nobody is gone."""
+        late = DeadlineExceeded("late")
+        attach(late, Outcome.NOT_APPLIED, ())
+        problem = problem_of(late, is_over=False)
+        assert (problem.status, problem.reason) == (504, "deadline_exceeded")
+
     def test_unknown_commit(self):
         """A commit that was not answered leaves the outcome unknown, whatever ended it."""
         late = DeadlineExceeded("late", {"errorLabels": ["UnknownTransactionCommitResult"]})

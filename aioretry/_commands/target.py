@@ -47,14 +47,11 @@ class Target:
         write_concern: WriteConcern,
     ) -> "Target":
         """Return the target with what follows from its options."""
-        reply_codec_options = codec_options.with_options(
-            unicode_decode_error_handler="replace", document_class=dict
-        )
         return cls(
             database,
             collection,
             codec_options,
-            reply_codec_options,
+            _of_replies(codec_options),
             write_concern,
             f"{database}.{collection}",
             write_concern.acknowledged,
@@ -101,6 +98,20 @@ class Target:
         """Encode the options that the user gave; those that are None are left out."""
         given = {name: value for name, value in options.items() if value is not None}
         return top_level(self.encode(given)) if given else given
+
+
+def _of_replies(codec_options: CodecOptions[Any]) -> CodecOptions[Any]:
+    """Return the options for the replies of writes."""
+    global _latest_of_replies  # noqa: PLW0603 - of one client they are the same, and take a while
+    given, made = _latest_of_replies
+    if given is codec_options and made is not None:
+        return made
+    made = codec_options.with_options(unicode_decode_error_handler="replace", document_class=dict)
+    _latest_of_replies = codec_options, made
+    return made
+
+
+_latest_of_replies: tuple[object, CodecOptions[Any] | None] = (None, None)
 
 
 def write_concern_of(write_concern: WriteConcern, *, under_deadline: bool) -> dict[str, Any]:

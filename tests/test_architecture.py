@@ -81,7 +81,7 @@ INSIDE = {
         {"loop"},
     ],
     "_writes": [
-        {"bulk_result", "contention", "context", "future", "unclear_inserts"},
+        {"bulk_result", "contention", "context", "future", "group.kinds", "unclear_inserts"},
         {"resolve", "group.member"},
         {"single", "group.shares"},
         {"bulk", "keyed", "group.command", "statements"},

@@ -1,11 +1,13 @@
 """Arguments to commands, replies to PyMongo's results. Pure."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
+from bson.regex import Regex
 from pymongo.collation import validate_collation_or_none
 from pymongo.common import (
     validate_is_document_type,
@@ -51,6 +53,29 @@ class Arguments(Protocol[T]):
         ...
 
 
+class Travelling(Arguments[T], Protocol):
+    """Such as can be a statement of a command of several."""
+
+    @property
+    def may_travel(self) -> bool:
+        """Whether it can: it is for one document, and has no options of the command's."""
+        ...
+
+    def statement(self) -> Any:
+        """Return what is sent of it in a command of several.
+
+        Raises:
+            TypeError: An argument is of another type.
+            ValueError: One can't be what it is.
+        """
+        ...
+
+    @property
+    def result(self) -> Callable[[Document], T]:
+        """What turns the reply to it alone into what the user awaits."""
+        ...
+
+
 @dataclass(slots=True)
 class Insert:
     """The arguments of ``insert_one``."""
@@ -59,25 +84,44 @@ class Insert:
     bypass_document_validation: bool | None = None
     comment: Any = None
     operation: str = "insert_one"
+    _inserted_id: Any = None
+
+    @property
+    def may_travel(self) -> bool:
+        """Whether it can be a statement of a command of several."""
+        return self.bypass_document_validation is None and self.comment is None
+
+    def statement(self) -> Any:
+        """Return the document; one that has no ``_id`` gets it.
+
+        Raises:
+            TypeError: It is no document.
+        """
+        document = self.document
+        if type(document) is not dict:
+            validate_is_document_type("document", document)
+            if isinstance(document, RawBSONDocument):
+                return document
+        if "_id" not in document:
+            document["_id"] = ObjectId()
+        self._inserted_id = document["_id"]
+        return document
+
+    @property
+    def result(self) -> Callable[[Document], InsertOneResult]:
+        """What turns the reply to it alone into what the user awaits."""
+        inserted_id = self._inserted_id  # and not the document
+        return lambda _: InsertOneResult(inserted_id, True)
 
     def command(self, target: Target) -> Command[InsertOneResult]:
-        """Return the command; adds an ``_id`` to a document that has none."""
-        document = self.document
-        validate_is_document_type("document", document)
-        if isinstance(document, RawBSONDocument):
-            inserted_id = None
-        else:
-            if "_id" not in document:
-                document["_id"] = ObjectId()
-            inserted_id = document["_id"]
+        """Return the command."""
+        document = self.statement()
         options = target.encode_options(
             bypassDocumentValidation=self.bypass_document_validation, comment=self.comment
         )
         documents = [target.encode(document)]
         body = {"insert": target.collection, "ordered": True, "documents": documents, **options}
-        return target.write(
-            self.operation, "insert", body, lambda _: InsertOneResult(inserted_id, True)
-        )
+        return target.write(self.operation, "insert", body, self.result)
 
 
 @dataclass(slots=True)
@@ -96,18 +140,16 @@ class UpdateOrReplace:
     sort: Document | None = None
     comment: Any = None
 
+    @property
+    def may_travel(self) -> bool:
+        """Whether it can be a statement of a command of several."""
+        options = (self.collation, self.hint, self.let, self.sort, self.comment)
+        is_plain = self.bypass_document_validation is None and not any(map(_is_given, options))
+        return is_plain and _is_by_id(self.filter)
+
     def command(self, target: Target) -> Command[UpdateResult]:
         """Return the command."""
-        # In PyMongo's order, so that of two mistakes the same one is told.
-        validate_is_mapping("filter", self.filter)
-        if self.operation == "replace_one":
-            validate_ok_for_replace(self.update)  # type: ignore[arg-type]
-            self._check_let()
-        else:
-            validate_ok_for_update(self.update)
-            validate_list_or_none("array_filters", self.array_filters)
-        is_multi = self.operation == "update_many"
-        statement = self._statement(is_multi=is_multi)
+        statement = self.statement()
         self._check_let()
         options = target.encode_options(
             let=self.let,
@@ -116,14 +158,40 @@ class UpdateOrReplace:
         )
         updates = [target.encode(statement)]
         body = {"update": target.collection, "ordered": True, "updates": updates, **options}
-        return target.write(self.operation, "update", body, _update_result, holds_multi=is_multi)
+        is_multi = self.operation == "update_many"
+        return target.write(self.operation, "update", body, self.result, holds_multi=is_multi)
+
+    @staticmethod
+    def result(reply: Document) -> UpdateResult:
+        """Turn the reply to it alone into what the user awaits."""
+        raw = dict(reply)
+        upserted = raw.get("upserted")
+        raw["updatedExisting"] = bool(raw.get("n")) and upserted is None
+        if upserted is not None:
+            raw["upserted"] = upserted[0]["_id"]
+        return UpdateResult(raw, True)
 
     def _check_let(self) -> None:
         if self.let is not None:
             validate_is_mapping("let", self.let)
 
-    def _statement(self, *, is_multi: bool) -> dict[str, Any]:
+    def statement(self) -> dict[str, Any]:
+        """Return what is sent of it in a command of several.
+
+        Raises:
+            TypeError: An argument is of another type.
+            ValueError: The update is none, or the replacement.
+        """
+        # In PyMongo's order, so that of two mistakes the same one is told.
+        validate_is_mapping("filter", self.filter)
+        if self.operation == "replace_one":
+            validate_ok_for_replace(self.update)  # type: ignore[arg-type]
+            self._check_let()
+        else:
+            validate_ok_for_update(self.update)
+            validate_list_or_none("array_filters", self.array_filters)
         require_bool("upsert", self.upsert)
+        is_multi = self.operation == "update_many"
         statement: dict[str, Any] = {"q": self.filter, "u": self.update, "multi": is_multi}
         statement["upsert"] = self.upsert
         if self.collation is not None:
@@ -149,8 +217,18 @@ class Delete:
     let: Document | None = None
     comment: Any = None
 
-    def command(self, target: Target) -> Command[DeleteResult]:
-        """Return the command."""
+    @property
+    def may_travel(self) -> bool:
+        """Whether it can be a statement of a command of several."""
+        options = (self.collation, self.hint, self.let, self.comment)
+        return not any(map(_is_given, options)) and _is_by_id(self.filter)
+
+    def statement(self) -> dict[str, Any]:
+        """Return what is sent of it in a command of several.
+
+        Raises:
+            TypeError: An argument is of another type.
+        """
         validate_is_mapping("filter", self.filter)
         is_multi = self.operation == "delete_many"
         statement: dict[str, Any] = {"q": self.filter, "limit": 0 if is_multi else 1}
@@ -160,10 +238,21 @@ class Delete:
             statement["hint"] = hint_of(self.hint)
         if self.let is not None:
             validate_is_document_type("let", self.let)
+        return statement
+
+    @staticmethod
+    def result(reply: Document) -> DeleteResult:
+        """Turn the reply to it alone into what the user awaits."""
+        return DeleteResult(reply, True)
+
+    def command(self, target: Target) -> Command[DeleteResult]:
+        """Return the command."""
+        statement = self.statement()
         options = target.encode_options(let=self.let, comment=self.comment)
         deletes = [target.encode(statement)]
+        is_multi = self.operation == "delete_many"
         body = {"delete": target.collection, "ordered": True, "deletes": deletes, **options}
-        return target.write(self.operation, "delete", body, _delete_result, holds_multi=is_multi)
+        return target.write(self.operation, "delete", body, self.result, holds_multi=is_multi)
 
 
 @dataclass(slots=True)
@@ -253,22 +342,23 @@ class FindAndModify:
             fields["arrayFilters"] = list(array_filters)
 
 
-def _update_result(reply: Document) -> UpdateResult:
-    raw = dict(reply)
-    upserted = raw.get("upserted")
-    raw["updatedExisting"] = bool(raw.get("n")) and upserted is None
-    if upserted is not None:
-        raw["upserted"] = upserted[0]["_id"]
-    return UpdateResult(raw, True)
-
-
-def _delete_result(reply: Document) -> DeleteResult:
-    return DeleteResult(reply, True)
-
-
 def _value(reply: Document) -> Any:
     return reply.get("value")
 
 
 def _set(document: dict[str, Any], **values: Any) -> None:
     document.update({key: value for key, value in values.items() if value is not None})
+
+
+def _is_given(option: object) -> bool:
+    return option is not None
+
+
+def _is_by_id(filter: object) -> bool:
+    """Tell whether a filter is an ``_id``, and so matches one document at most."""
+    if not isinstance(filter, dict) or filter.keys() != {"_id"}:
+        return False
+    value = filter["_id"]
+    if isinstance(value, Mapping):  # operators
+        return not any(str(name).startswith("$") for name in value)
+    return not isinstance(value, re.Pattern | Regex)

@@ -19,7 +19,8 @@ from aioretry._drivers.engine.messages import add_requests
 from aioretry._drivers.port import DocumentT
 from aioretry._writes.bulk import BulkWrite
 from aioretry._writes.context import WritePath
-from aioretry._writes.group.queue import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, InsertQueue
+from aioretry._writes.group.kinds import DELETES, INSERTS, UPDATES, Kind
+from aioretry._writes.group.queue import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, GroupQueue
 from aioretry._writes.single import Write
 from aioretry._writes.statements import Statement
 
@@ -38,7 +39,7 @@ class WritingCollection:
     _write_path: WritePath
     _own_target: Target | None = None
     _coalescing: Coalescing | None = None
-    _own_queue: InsertQueue | None = None
+    _own_queues: "dict[Kind, GroupQueue] | None" = None
 
     def coalesced(
         self, *, max_documents: int = DEFAULT_DOCUMENTS, max_bytes: int = DEFAULT_BYTES
@@ -108,19 +109,36 @@ class WritingCollection:
             )
         return self._own_target
 
-    def _queue(self, coalescing: Coalescing) -> InsertQueue | None:
-        """Return where inserts of this collection wait; None if they may not travel together."""
+    def _together(
+        self, kind: Kind, arguments: single.Travelling[T], session: Any
+    ) -> asyncio.Future[T] | None:
+        """Have a write travel with others; return None if it goes alone."""
+        coalescing = self._coalescing
+        if coalescing is None or not arguments.may_travel:
+            return None
+        if self._session_of_call(session) is not None:
+            return None
+        queue = self._queue(kind, coalescing)
+        if queue is None or not queue.is_of_use:
+            return None
+        return queue.add(arguments, self._write_path.deadline())
+
+    def _queue(self, kind: Kind, coalescing: Coalescing) -> GroupQueue | None:
+        """Return where writes of this collection wait; None if they may not travel together."""
         coordinator = self._write_path.coordinator()
-        queue = self._own_queue
+        own = self._own_queues
+        if own is None:
+            own = self._own_queues = {}
+        queue = own.get(kind)
         if queue is not None and queue.loop is coordinator.loop:
             return queue
         if self._is_drivers_bulk(None):
             return None
         queues, target = coordinator.waits.queues, self._target()
-        queue = next((each for each in queues if each.is_for(target, coalescing)), None)
+        queue = next((each for each in queues if each.is_for(kind, target, coalescing)), None)
         if queue is None:
-            queue = InsertQueue(coordinator, target, self._write_path.lease, coalescing)
-        self._own_queue = queue
+            queue = GroupQueue(coordinator, kind, target, self._write_path.lease, coalescing)
+        own[kind] = queue
         return queue
 
     def _submit(self, arguments: single.Arguments[T], session: Any) -> asyncio.Future[T]:
@@ -179,12 +197,12 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
         Returns:
             A future that ends with the result.
         """
-        if self._coalescing is not None:
-            alone = self._session_of_call(session)
-            is_plain = alone is None and bypass_document_validation is None and comment is None
-            queue = self._queue(self._coalescing) if is_plain else None
-            if queue is not None:
-                return queue.insert(document, self._write_path.deadline())
+        arguments = single.Insert(
+            document, bypass_document_validation=bypass_document_validation, comment=comment
+        )
+        together = self._together(INSERTS, arguments, session)
+        if together is not None:
+            return together
         if self._is_drivers(session):
             return self._driver_methods.insert_one(  # type: ignore[no-any-return]
                 self,
@@ -193,12 +211,7 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
                 session=session,
                 comment=comment,
             )
-        return self._submit(
-            single.Insert(
-                document, bypass_document_validation=bypass_document_validation, comment=comment
-            ),
-            session,
-        )
+        return self._submit(arguments, session)
 
     def update_one(
         self,
@@ -232,6 +245,22 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
         Returns:
             A future that ends with the result.
         """
+        arguments = single.UpdateOrReplace(
+            "update_one",
+            filter,
+            update,
+            upsert=upsert,
+            bypass_document_validation=bypass_document_validation,
+            collation=collation,
+            array_filters=array_filters,
+            hint=hint,
+            let=let,
+            sort=sort,
+            comment=comment,
+        )
+        together = self._together(UPDATES, arguments, session)
+        if together is not None:
+            return together
         if self._is_drivers(session):
             return self._driver_methods.update_one(  # type: ignore[no-any-return]
                 self,
@@ -247,22 +276,7 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
                 comment=comment,
                 **_given(sort=sort),
             )
-        return self._submit(
-            single.UpdateOrReplace(
-                "update_one",
-                filter,
-                update,
-                upsert=upsert,
-                bypass_document_validation=bypass_document_validation,
-                collation=collation,
-                array_filters=array_filters,
-                hint=hint,
-                let=let,
-                sort=sort,
-                comment=comment,
-            ),
-            session,
-        )
+        return self._submit(arguments, session)
 
     def replace_one(
         self,
@@ -294,6 +308,21 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
         Returns:
             A future that ends with the result.
         """
+        arguments = single.UpdateOrReplace(
+            "replace_one",
+            filter,
+            replacement,
+            upsert=upsert,
+            bypass_document_validation=bypass_document_validation,
+            collation=collation,
+            hint=hint,
+            let=let,
+            sort=sort,
+            comment=comment,
+        )
+        together = self._together(UPDATES, arguments, session)
+        if together is not None:
+            return together
         if self._is_drivers(session):
             return self._driver_methods.replace_one(  # type: ignore[no-any-return]
                 self,
@@ -308,21 +337,7 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
                 comment=comment,
                 **_given(sort=sort),
             )
-        return self._submit(
-            single.UpdateOrReplace(
-                "replace_one",
-                filter,
-                replacement,
-                upsert=upsert,
-                bypass_document_validation=bypass_document_validation,
-                collation=collation,
-                hint=hint,
-                let=let,
-                sort=sort,
-                comment=comment,
-            ),
-            session,
-        )
+        return self._submit(arguments, session)
 
     def delete_one(
         self,
@@ -346,6 +361,12 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
         Returns:
             A future that ends with the result.
         """
+        arguments = single.Delete(
+            "delete_one", filter, collation=collation, hint=hint, let=let, comment=comment
+        )
+        together = self._together(DELETES, arguments, session)
+        if together is not None:
+            return together
         if self._is_drivers(session):
             return self._driver_methods.delete_one(  # type: ignore[no-any-return]
                 self,
@@ -356,12 +377,7 @@ class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
                 let=let,
                 comment=comment,
             )
-        return self._submit(
-            single.Delete(
-                "delete_one", filter, collation=collation, hint=hint, let=let, comment=comment
-            ),
-            session,
-        )
+        return self._submit(arguments, session)
 
     def insert_many(
         self,

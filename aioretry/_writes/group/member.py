@@ -1,17 +1,15 @@
-"""An insert that travels with others, as its caller sees it."""
+"""A write that travels with others, as its caller sees it."""
 
 import asyncio
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import bson
 from bson.codec_options import CodecOptions
-from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
-from pymongo.common import validate_is_document_type
-from pymongo.results import InsertOneResult
 
+from aioretry._commands.single import Travelling
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.future import RunningWrite
 from aioretry.deadlines import Deadline
@@ -19,103 +17,98 @@ from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach
 
 
 class Holder(Protocol):
-    """Where an insert is that has not ended: in a queue, or in a command with others."""
+    """Where a write is that has not ended: in a queue, or in a command with others."""
 
     @property
     def attempts(self) -> Sequence[Attempt]:
         """What was tried for it."""
         ...
 
-    def let_go(self, insert: "CoalescedInsert", exc: BaseException) -> None:
-        """Do without an insert that ends before the others, and say on an exception how."""
+    def let_go(self, member: "CoalescedWrite", exc: BaseException) -> None:
+        """Do without a write that ends before the others, and say on an exception how."""
         ...
 
-    def too_late(self, insert: "CoalescedInsert") -> DeadlineExceeded:
-        """Return the error that says that an insert's deadline is over."""
+    def too_late(self, member: "CoalescedWrite") -> DeadlineExceeded:
+        """Return the error that says that a write's deadline is over."""
         ...
 
 
-class CoalescedInsert(RunningWrite[InsertOneResult]):
-    """An ``insert_one`` that travels with others.
+class CoalescedWrite(RunningWrite[Any]):
+    """A write that travels with others.
 
     Args:
         loop: The client's event loop.
         holder: Where it is.
-        document: What is inserted.
         deadline: When it has to be over, or None.
         watch: Who is told of what becomes of it, or None.
     """
 
     __slots__ = (
-        "_document",
+        "_statement",
         "_tried",
         "deadline",
         "holder",
         "index",
-        "inserted_id",
         "outages",
         "raw",
+        "result_of",
     )
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         holder: Holder,
-        document: Any,
         deadline: Deadline | None,
         watch: Watch | None = None,
     ) -> None:
         super().__init__(loop, watch)
-        self._document: Any = document
+        self._statement: Any = None
         self._tried: Sequence[Attempt] = ()
         self.holder: Holder | None = holder
         self.deadline = deadline
         self.raw = b""
-        """Its document's BSON, as long as it waits."""
+        """Its statement's BSON, as long as it waits."""
 
         self.index: int | None = None
-        """The place of its document in the command; None before that was chosen."""
+        """The place of its statement in the command; None before that was chosen."""
 
         self.context = contextvars.copy_context()
-        """That of its caller, for the command if this is its first insert."""
+        """That of its caller, for the command if this is its first write."""
 
-        self.inserted_id: Any = None
         self.outages = 0
         """How often nobody had found a server when it came."""
 
-    def identify(self) -> None:
-        """Give the document an ``_id`` if it has none.
+        self.result_of: Callable[[Mapping[str, Any]], Any] = _nothing
+        """Turns the reply to it alone into what the user awaits."""
+
+    def take(self, arguments: Travelling[Any]) -> None:
+        """Take what the user gave; a document that has no ``_id`` gets it.
 
         Raises:
-            TypeError: It is no document.
+            TypeError: An argument is of another type.
+            ValueError: One can't be what it is.
         """
-        document = self._document
-        if type(document) is not dict:
-            validate_is_document_type("document", document)
-            if isinstance(document, RawBSONDocument):
-                return
-        if "_id" not in document:
-            document["_id"] = ObjectId()
-        self.inserted_id = document["_id"]
+        self._statement = arguments.statement()
+        self.result_of = arguments.result
 
     def encode(self, codec_options: CodecOptions[Any]) -> int:
-        """Encode the document; return its size in bytes.
+        """Encode its statement; return the size in bytes.
 
         Raises:
             InvalidDocument: It can't be encoded.
         """
-        document, self._document = self._document, None
-        if isinstance(document, RawBSONDocument):
-            self.raw = bytes(document.raw)
+        statement, self._statement = self._statement, None
+        if isinstance(statement, RawBSONDocument):
+            self.raw = bytes(statement.raw)
         else:
-            self.raw = bson.encode(document, codec_options=codec_options)
+            self.raw = bson.encode(statement, codec_options=codec_options)
         return len(self.raw)
 
-    def succeed(self, tried: Sequence[Attempt]) -> None:
+    def succeed(self, result: Any, tried: Sequence[Attempt]) -> None:
         """End it with its result."""
         if not self.done():
             self._tried, self.holder = tried, None
-            self.set_result(InsertOneResult(self.inserted_id, True))
+            self.set_result(result)
             if self.watch is not None:
                 self.watch.end(None)
 
@@ -152,4 +145,8 @@ class CoalescedInsert(RunningWrite[InsertOneResult]):
         else:
             self._tried = holder.attempts
             holder.let_go(self, exc)
-        self._document, self.raw = None, b""
+        self._statement, self.raw = None, b""
+
+
+def _nothing(reply: Mapping[str, Any]) -> None:
+    """Make nothing of a reply: nothing was sent."""

@@ -1,4 +1,4 @@
-"""Group commit: inserts that come while others are under way travel together after them."""
+"""Group commit: writes that come while others are under way travel together after them."""
 
 import asyncio
 import contextvars
@@ -12,11 +12,13 @@ from typing import Any
 
 from pymongo.errors import ServerSelectionTimeoutError
 
+from aioretry._commands.single import Travelling
 from aioretry._commands.target import Target
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
-from aioretry._writes.group.command import SharedInsert, past
-from aioretry._writes.group.member import CoalescedInsert
+from aioretry._writes.group.command import SharedCommand, past
+from aioretry._writes.group.kinds import INSERTS, Kind
+from aioretry._writes.group.member import CoalescedWrite
 from aioretry.deadlines import Deadline, lift_deadlines
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome, attach, copy_of
 
@@ -52,61 +54,65 @@ class Coalescing:
         )
 
 
-class _Lane:
-    """Encoded inserts that wait, in the order of the calls."""
+_ALONE = Coalescing(1, 1)
 
-    __slots__ = ("_inserts", "size")
+
+class _Lane:
+    """Encoded writes that wait, in the order of the calls."""
+
+    __slots__ = ("_members", "size")
 
     def __init__(self) -> None:
         # A dict, because whoever leaves is anywhere.
-        self._inserts: dict[CoalescedInsert, None] = {}
+        self._members: dict[CoalescedWrite, None] = {}
         self.size = 0
         """In bytes."""
 
     def __len__(self) -> int:
-        return len(self._inserts)
+        return len(self._members)
 
-    def __iter__(self) -> Iterator[CoalescedInsert]:
-        return iter(self._inserts)
+    def __iter__(self) -> Iterator[CoalescedWrite]:
+        return iter(self._members)
 
-    def __contains__(self, insert: CoalescedInsert) -> bool:
-        return insert in self._inserts
+    def __contains__(self, member: CoalescedWrite) -> bool:
+        return member in self._members
 
-    def add(self, insert: CoalescedInsert, size: int) -> None:
-        """Have an insert wait behind the others."""
-        self._inserts[insert] = None
+    def add(self, member: CoalescedWrite, size: int) -> None:
+        """Have a write wait behind the others."""
+        self._members[member] = None
         self.size += size
 
-    def remove(self, insert: CoalescedInsert) -> None:
-        """Take an insert out."""
-        del self._inserts[insert]
-        self.size -= len(insert.raw)
+    def remove(self, member: CoalescedWrite) -> None:
+        """Take a write out."""
+        del self._members[member]
+        self.size -= len(member.raw)
 
-    def take(self, coalescing: Coalescing) -> dict[CoalescedInsert, None]:
+    def take(self, coalescing: Coalescing) -> dict[CoalescedWrite, None]:
         """Take out the first ones that may travel together."""
-        if len(self._inserts) <= coalescing.max_documents and self.size <= coalescing.max_bytes:
-            inserts, self._inserts, self.size = self._inserts, {}, 0
-            return inserts
-        inserts, size = {}, 0
-        for insert in self._inserts:
-            size += len(insert.raw)
-            if inserts and (
-                len(inserts) == coalescing.max_documents or size > coalescing.max_bytes
+        if len(self._members) <= coalescing.max_documents and self.size <= coalescing.max_bytes:
+            members, self._members, self.size = self._members, {}, 0
+            return members
+        members, size = {}, 0
+        for member in self._members:
+            size += len(member.raw)
+            if members and (
+                len(members) == coalescing.max_documents or size > coalescing.max_bytes
             ):
                 break
-            inserts[insert] = None
-        for insert in inserts:
-            self.remove(insert)
-        return inserts
+            members[member] = None
+        for member in members:
+            self.remove(member)
+        return members
 
 
-class InsertQueue:
-    """Inserts that wait while a command is under way.
+class GroupQueue:
+    """Writes that wait while a command is under way.
 
     Those with a deadline and those without are retried by different rules, and take turns.
 
     Args:
         coordinator: Executes the commands.
+        kind: What they are.
         target: Where they go.
         lease: Makes a lease of a session.
         coalescing: How much travels together at most.
@@ -115,6 +121,7 @@ class InsertQueue:
     def __init__(
         self,
         coordinator: Coordinator,
+        kind: Kind,
         target: Target,
         lease: Callable[[], SessionLease],
         coalescing: Coalescing,
@@ -122,19 +129,20 @@ class InsertQueue:
         self.loop = coordinator.loop
         self._coordinator = coordinator
         self._watchers = coordinator.watchers
+        self._kind = kind
         self._target = target
         self._lease = lease
         self._coalescing = coalescing
         self._most_ahead = _COMMANDS_AHEAD * coalescing.max_bytes
         self._next, self._other = self._unlimited, self._limited = _Lane(), _Lane()
         # What waits as it is, because there is enough that is encoded.
-        self._later: dict[CoalescedInsert, None] = {}
-        self._under_way: SharedInsert | None = None
+        self._later: dict[CoalescedWrite, None] = {}
+        self._under_way: SharedCommand | None = None
         self._outages = 0
         self._is_woken = False
         self._context = contextvars.Context()  # nobody's
         # The soonest comes first; what ends before its time stays in it for a while.
-        self._ends: list[tuple[float, int, Deadline, weakref.ref[CoalescedInsert]]] = []
+        self._ends: list[tuple[float, int, Deadline, weakref.ref[CoalescedWrite]]] = []
         self._count = itertools.count()
         coordinator.waits.queues.add(self)
         self._timer: asyncio.TimerHandle | None = None
@@ -147,12 +155,12 @@ class InsertQueue:
 
     @property
     def size(self) -> int:
-        """How many inserts have not ended."""
+        """How many writes have not ended."""
         return sum(self._counts())
 
     @property
     def waiting(self) -> int:
-        """How many inserts wait, for the command before theirs or with theirs for a server."""
+        """How many writes wait, for the command before theirs or with theirs for a server."""
         shared = self._under_way
         return self._counts()[0] + (0 if shared is None else shared.waiting)
 
@@ -160,60 +168,77 @@ class InsertQueue:
         waiting = len(self._unlimited) + len(self._limited) + len(self._later)
         return waiting, 0 if self._under_way is None else len(self._under_way)
 
-    def is_for(self, target: Target, coalescing: Coalescing) -> bool:
-        """Tell whether it is the one for inserts of this kind."""
-        return (self._target, self._coalescing) == (target, coalescing)
+    def is_for(self, kind: Kind, target: Target, coalescing: Coalescing) -> bool:
+        """Tell whether it is the one for writes of a kind."""
+        return (self._kind, self._target, self._coalescing) == (kind, target, coalescing)
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether writes may travel together, as far as is known."""
+        return self._can_ask() is not False
+
+    def _can_ask(self) -> bool | None:
+        """Tell whether a server can be asked what its sums don't say; None if that is not known."""
+        if self._kind is INSERTS:
+            return True
+        if not self._coordinator.policy.retry_writes:
+            return False
+        try:
+            servers = self._coordinator.driver.view().writable.values()
+        except Exception:  # noqa: BLE001 - whoever sends the command meets it, too
+            return None
+        return all(server.can_retry_writes for server in servers) if servers else None
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """Nothing was tried for what waits."""
         return ()
 
-    def insert(self, document: Any, deadline: Deadline | None) -> CoalescedInsert:
-        """Insert a document together with others; return a future."""
-        watch = self._watchers.watch("insert_one", self._target.namespace)
-        insert = CoalescedInsert(self.loop, self, document, deadline, watch)
-        insert.outages = self._outages
+    def add(self, arguments: Travelling[Any], deadline: Deadline | None) -> CoalescedWrite:
+        """Have a write done together with others; return a future."""
+        watch = self._watchers.watch(arguments.operation, self._target.namespace)
+        member = CoalescedWrite(self.loop, self, deadline, watch)
+        member.outages = self._outages
         try:
-            insert.identify()
+            member.take(arguments)
             self._coordinator.waits.check_room()
             if self._later or self._is_full():
-                self._later[insert] = None
+                self._later[member] = None
             else:
-                self._admit(insert)
+                self._admit(member)
         except Exception as exc:  # noqa: BLE001 - raised where it is awaited, as by Motor
-            insert.refuse(exc)
-            return insert
+            member.refuse(exc)
+            return member
         if deadline is not None and deadline.is_limited:
-            self._expect(deadline, insert)
-        # Not at once: whatever else inserts in this turn of the loop travels with it.
+            self._expect(deadline, member)
+        # Not at once: whatever else comes in this turn of the loop travels with it.
         if self._under_way is None and not self._is_woken:
             self._wake()
-        return insert
+        return member
 
-    def let_go(self, insert: CoalescedInsert, exc: BaseException) -> None:
-        """Take an insert out, and say on an exception that nothing of it was sent."""
-        lane = self._lane_of(insert)
-        if insert in lane:
-            lane.remove(insert)
+    def let_go(self, member: CoalescedWrite, exc: BaseException) -> None:
+        """Take a write out, and say on an exception that nothing of it was sent."""
+        lane = self._lane_of(member)
+        if member in lane:
+            lane.remove(member)
         else:
-            self._later.pop(insert, None)
+            self._later.pop(member, None)
         attach(exc, Outcome.NOT_APPLIED, [])
 
-    def too_late(self, insert: CoalescedInsert) -> DeadlineExceeded:  # noqa: ARG002 - the same for all
-        """Return the error that says that an insert's deadline is over."""
-        return past(is_sent=False)
+    def too_late(self, member: CoalescedWrite) -> DeadlineExceeded:  # noqa: ARG002 - alike
+        """Return the error that says that a write's deadline is over."""
+        return past(self._kind.operation, is_sent=False)
 
-    def _lane_of(self, insert: CoalescedInsert) -> _Lane:
-        return self._unlimited if insert.deadline is None else self._limited
+    def _lane_of(self, member: CoalescedWrite) -> _Lane:
+        return self._unlimited if member.deadline is None else self._limited
 
     def _is_full(self) -> bool:
         return self._unlimited.size + self._limited.size >= self._most_ahead
 
-    def _admit(self, insert: CoalescedInsert) -> None:
-        size = insert.encode(self._target.codec_options)
-        if not insert.done():
-            self._lane_of(insert).add(insert, size)
+    def _admit(self, member: CoalescedWrite) -> None:
+        size = member.encode(self._target.codec_options)
+        if not member.done():
+            self._lane_of(member).add(member, size)
 
     def _wake(self) -> None:
         self._is_woken = True
@@ -222,12 +247,14 @@ class InsertQueue:
     def _launch(self) -> None:
         self._is_woken = False
         self._fill_up()
-        inserts = self._take()
-        if inserts:
+        members = self._take()
+        if members:
             # Listeners find the span of the first of them; each has a deadline of its own.
-            context = next(iter(inserts)).context
+            context = next(iter(members)).context
             context.run(lift_deadlines)
-            shared = SharedInsert(self._coordinator, self._target, inserts, self._lease())
+            shared = SharedCommand(
+                self._coordinator, self._kind, self._target, members, self._lease()
+            )
             self._under_way = shared
             context.run(shared.begin)
             shared.write.add_done_callback(self._land, context=self._context)
@@ -240,42 +267,43 @@ class InsertQueue:
             if nobody is not None:
                 self._give_up(nobody)
         finally:
-            # Those that insert again as soon as they have their result travel with the others.
+            # Those that write again as soon as they have their result travel with the others.
             if self._unlimited or self._limited or self._later:
                 self._wake()
 
     def _give_up(self, nobody: ServerSelectionTimeoutError) -> None:
         # One command after the other looks for a server. Who came before one began that has found
         # none has waited for long enough.
-        for insert in [*self._unlimited, *self._limited, *self._later]:
-            if insert.outages < self._outages:
-                insert.refuse(copy_of(nobody))
+        for member in [*self._unlimited, *self._limited, *self._later]:
+            if member.outages < self._outages:
+                member.refuse(copy_of(nobody))
         self._outages += 1
 
-    def _take(self) -> dict[CoalescedInsert, None]:
+    def _take(self) -> dict[CoalescedWrite, None]:
         lane, other = self._next, self._other
         if not lane:
             lane, other = other, lane
         self._next, self._other = other, lane
-        return lane.take(self._coalescing)
+        # Of one alone, the sums say all.
+        return lane.take(self._coalescing if self._can_ask() else _ALONE)
 
     def _fill_up(self) -> None:
         # Encoding calls code of the user's, which may do anything to whoever waits.
         while self._later and not self._is_full():
-            insert = next(iter(self._later))
-            del self._later[insert]
+            member = next(iter(self._later))
+            del self._later[member]
             try:
-                self._admit(insert)
+                self._admit(member)
             except BaseException as exc:
-                insert.refuse(_raisable(exc))
+                member.refuse(_raisable(exc))
                 if isinstance(exc, KeyboardInterrupt | SystemExit):
                     raise
 
-    def _expect(self, deadline: Deadline, insert: CoalescedInsert) -> None:
+    def _expect(self, deadline: Deadline, member: CoalescedWrite) -> None:
         if len(self._ends) >= 2 * self.size + _FORGOTTEN_AT_ONCE:
             self._ends = [end for end in self._ends if _is_open(end[-1]())]
             heapq.heapify(self._ends)
-        heapq.heappush(self._ends, (deadline.at, next(self._count), deadline, weakref.ref(insert)))
+        heapq.heappush(self._ends, (deadline.at, next(self._count), deadline, weakref.ref(member)))
         if deadline.at < self._next_look:
             self._look_at(deadline)
 
@@ -296,22 +324,22 @@ class InsertQueue:
                 self._look_at(deadline)
                 return
             heapq.heappop(self._ends)
-            insert = found()
-            if insert is not None and not self._ends_with_others(insert):
-                insert.expire()
+            member = found()
+            if member is not None and not self._ends_with_others(member):
+                member.expire()
 
-    def _ends_with_others(self, insert: CoalescedInsert) -> bool:
-        """Tell whether an insert's deadline is that of the command it is in, which ends itself."""
+    def _ends_with_others(self, member: CoalescedWrite) -> bool:
+        """Tell whether a write's deadline is that of the command it is in, which ends itself."""
         shared = self._under_way
-        return shared is not None and insert.holder is shared and not shared.outlives(insert)
+        return shared is not None and member.holder is shared and not shared.outlives(member)
 
 
-def _is_open(insert: CoalescedInsert | None) -> bool:
-    return insert is not None and not insert.done()
+def _is_open(member: CoalescedWrite | None) -> bool:
+    return member is not None and not member.done()
 
 
 def _raisable(exc: BaseException) -> Exception:
-    """Return an exception that ends one insert, and nothing else."""
+    """Return an exception that ends one write, and nothing else."""
     if isinstance(exc, Exception):
         return exc
     error = RuntimeError(f"encoding the document raised {exc!r}")

@@ -1,33 +1,36 @@
-"""What came of a command for each of the inserts that travelled in it."""
+"""What came of a command for each of the writes that travelled in it."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pymongo.errors import OperationFailure, WriteConcernError, WriteError
-from pymongo.results import InsertOneResult
 
 from aioretry._commands.error_codes import (
     MAX_TIME_EXPIRED,
     no_retryable_writes,
     says_no_retryable_writes,
 )
-from aioretry._commands.replies import alone, error_in, leaves_out
+from aioretry._commands.replies import error_in, leaves_out
 from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.surfacing import too_late
 from aioretry._retry.verdict import code_of, outcome_of_attempts
+from aioretry._writes.group.kinds import INSERTS, Kind, Reading
 from aioretry._writes.resolve import CommandDoubt
 from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
 from aioretry.errors import Attempt, Outcome, attach, outcome_of
 
+Result = Callable[[Mapping[str, Any]], Any]
+
 
 class Shares:
-    """Tells each insert of a command what it would have been told alone.
+    """Tells each write of a command what it would have been told alone.
 
     Args:
         coordinator: Executes the command.
+        kind: What its statements are.
         execution: The command.
         answers: Replies that were taken for errors, so that the command may be sent again.
         is_over: Tells whether it is sent no more.
@@ -36,57 +39,64 @@ class Shares:
     def __init__(
         self,
         coordinator: Coordinator,
+        kind: Kind,
         execution: Execution,
         answers: Mapping[BaseException, Mapping[str, Any]],
         is_over: Callable[[], bool],
     ) -> None:
         self._coordinator = coordinator
+        self.kind = kind
         self._execution = execution
         self._answers = answers
         self._is_over = is_over
-        self._read: Mapping[str, Any] | None = None
-        self._denials: dict[int, Mapping[str, Any]] = {}
+        self._read: tuple[Mapping[str, Any], Reading] | None = None
         self._known: tuple[Mapping[str, Any] | None, int] | None = None
         self._history: _History | None = None
 
     def is_silent(self, reply: Mapping[str, Any], index: int) -> bool:
-        """Tell whether a reply does not say what became of an insert."""
+        """Tell whether a reply does not say what became of a write."""
+        if self.kind is not INSERTS:
+            return self.alone(reply, index) is None
         if self.silence_in(reply) is None:
             return False
         if self._vagueness(reply) is None:
-            return index not in self._denials_in(reply)
+            return index not in self._reading_of(reply).denials
         numbers = numbers_in(reply, self._execution)
         return numbers is None or index in numbers
 
     def denial(self, index: int) -> Mapping[str, Any] | None:
-        """Return the latest reply if it says that an insert was refused, or None."""
+        """Return the latest reply if it says that a write was refused, or None."""
         reply = self._latest_reply()
-        if reply is None or index not in self._denials_in(reply) or self.is_silent(reply, index):
+        if reply is None or index not in self._reading_of(reply).denials:
             return None
-        return reply
+        return None if self.is_silent(reply, index) else reply
+
+    def alone(self, reply: Mapping[str, Any], index: int) -> Mapping[str, Any] | None:
+        """Return what the reply to a write alone would have been; None if that is not said."""
+        return self._reading_of(reply).alone(index)
 
     def has_known_number(self, index: int) -> bool:
-        """Tell whether it is known by which number a server remembers an insert.
+        """Tell whether it is known by which number a server remembers a write.
 
         Servers before 5.0 give none to documents that they refuse at once, and only a reply tells
         which these are.
         """
+        if self.kind is not INSERTS:
+            return True
         reply = self._latest_reply()
         if self._known is None or self._known[0] is not reply:
             self._known = reply, unknown_from(self._execution, reply)
         return index < self._known[1]
 
-    def error_in(
-        self, reply: Mapping[str, Any], index: int, inserted_id: object
-    ) -> Exception | None:
-        """Return the error that an insert gets by a reply, or None if it is acknowledged.
+    def error_in(self, reply: Mapping[str, Any], index: int, result: Result) -> Exception | None:
+        """Return the error that a write gets by a reply, or None if it is acknowledged.
 
-        The error knows how the insert ended.
+        The error knows how the write ended.
 
         Args:
             reply: The reply.
-            index: Which insert.
-            inserted_id: The ``_id`` of its document.
+            index: Which write.
+            result: Makes of a reply what the user awaits.
         """
         error = self._error_in(reply, index)
         if error is None:
@@ -98,21 +108,21 @@ class Shares:
             for attempt in self._execution.attempts
         ]
         surfacing = self._surfacing(error)
-        self._attach(surfacing, attempts, self._outcome_of(attempts), index, inserted_id)
+        self._attach(surfacing, attempts, self._outcome_of(attempts), index, result)
         return surfacing
 
-    def explain(self, exc: BaseException, index: int, inserted_id: object) -> None:
-        """Say on an exception how an insert ended, by all that was tried."""
+    def explain(self, exc: BaseException, index: int, result: Result) -> None:
+        """Say on an exception how a write ended, by all that was tried."""
         history = self._look_back()
         if history.latest_reply is None:  # so that it is the same for all of them
             attempts, outcome = history.attempts, history.outcome
         else:
             attempts = tuple(self._as_alone(attempt, index) for attempt in history.attempts)
             outcome = self._outcome_of(attempts)
-        self._attach(exc, attempts, outcome, index, inserted_id)
+        self._attach(exc, attempts, outcome, index, result)
 
     def left_out(self, index: int) -> list[Attempt]:
-        """Return the attempts that were answered without a word of an insert."""
+        """Return the attempts that were answered without a word of a write."""
         attempts = self._execution.attempts
         return [self._as_alone(one, index) for one in attempts if self._is_silent(one, index)]
 
@@ -122,11 +132,11 @@ class Shares:
         return len(self._execution.attempts)
 
     def may_write_after(self, tried: int, index: int) -> bool:
-        """Tell whether an insert that is asked for alone may come with the others all the same.
+        """Tell whether a write that is asked for alone may come with the others all the same.
 
         Args:
             tried: How many attempts of the command had ended when it was asked for.
-            index: Which insert.
+            index: Which write.
         """
         if self._execution.command.statement_count == 1:
             return False  # there are no others
@@ -135,47 +145,50 @@ class Shares:
             self._outcome_of([attempt]) is not Outcome.NOT_APPLIED for attempt in later
         )
 
-    def doubt(self, index: int, inserted_id: object) -> "ShareDoubt":
-        """Return what it takes to find out how an insert ended."""
-        whole = self._doubt(self._execution, index, inserted_id)
-        return ShareDoubt(self, whole, index, inserted_id)
+    def doubt(self, index: int, result: Result) -> "ShareDoubt":
+        """Return what it takes to find out how a write ended."""
+        whole = self._doubt(self._execution, index, result)
+        return ShareDoubt(self, whole, index, result)
 
     def ask(
-        self, index: int, inserted_id: object, timeout: float | None, watch: Watch | None = None
+        self, index: int, result: Result, timeout: float | None, watch: Watch | None = None
     ) -> Awaitable[Any]:
-        """Send one insert once more, under the number that it has in the command."""
+        """Send one write once more, under the number that it has in the command."""
         execution = self._execution
         if execution.command.statement_count > 1:
             execution = self._alone(index)
-        return self._doubt(execution, index, inserted_id).resolve(timeout, watch)
+        return self._doubt(execution, index, result).resolve(timeout, watch)
 
     def acknowledgement(self, index: int) -> Mapping[str, Any] | None:
-        """Return a reply to the command by which an insert is applied, or None."""
+        """Return the reply that a write would have got alone, if it is applied, or None."""
         attempts = (self._as_alone(attempt, index) for attempt in self._execution.attempts)
-        return next((attempt.reply for attempt in attempts if attempt.reply is not None), None)
+        reply = next((attempt.reply for attempt in attempts if attempt.reply is not None), None)
+        return None if reply is None else self.alone(reply, index)
 
     def silence_in(self, reply: Mapping[str, Any]) -> OperationFailure | None:
-        """Return an error if a reply says of some inserts neither that they are done nor why not.
+        """Return an error if a reply does not say of some writes what became of them.
 
-        Servers before 5.0 leave out the refused ones that stand before others, or name others for
-        them, when they are asked a second time.
+        Of updates it has sums. And servers before 5.0 leave out the refused documents that stand
+        before others, or name others for them, when they are asked a second time.
         """
         count = self._execution.command.statement_count
+        if self.kind is not INSERTS:
+            is_said = count == 1 or self._reading_of(reply).says_each
+            return None if is_said else silence(reply, count)
         if count > 1 and leaves_out(reply, count):
             return silence(reply, count)
         return self._vagueness(reply)
 
-    def _doubt(
-        self, execution: Execution, index: int, inserted_id: object
-    ) -> CommandDoubt[InsertOneResult]:
-        return _PartDoubt(self._coordinator, execution, self, index, inserted_id)
+    def _doubt(self, execution: Execution, index: int, result: Result) -> CommandDoubt[Any]:
+        return _PartDoubt(self._coordinator, execution, self, index, result)
 
     def _alone(self, index: int) -> Execution:
         whole = self._execution
-        (documents,) = whole.command.body["documents"]
+        field = self.kind.field
+        (statements,) = whole.command.body[field]
         body = {
             **whole.command.body,
-            "documents": [documents.document(index)],
+            field: [statements.document(index)],
             "stmtIds": [self._number_of(index)],
         }
         command = replace(
@@ -194,6 +207,8 @@ class Shares:
         return vagueness(self._execution, reply, error)
 
     def _number_of(self, index: int) -> int:
+        if self.kind is not INSERTS:
+            return index
         reply = self._latest_reply()
         numbers = None if reply is None else numbers_in(reply, self._execution)
         return index if numbers is None or index not in numbers else numbers.index(index)
@@ -202,7 +217,7 @@ class Shares:
         return self._look_back().latest_reply
 
     def _look_back(self) -> "_History":
-        # Once for all inserts, of which there may be thousands, as may be the attempts.
+        # Once for all writes, of which there may be thousands, as may be the attempts.
         attempts = tuple(self._execution.attempts)
         if self._history is None or self._history.attempts != attempts:
             replies = map(self._reply_to, reversed(attempts))
@@ -228,9 +243,9 @@ class Shares:
         attempts: Sequence[Attempt],
         outcome: Outcome,
         index: int,
-        inserted_id: object,
+        result: Result,
     ) -> None:
-        doubt = self.doubt(index, inserted_id) if outcome is Outcome.UNKNOWN else None
+        doubt = self.doubt(index, result) if outcome is Outcome.UNKNOWN else None
         attach(exc, outcome, attempts, doubt=doubt)
 
     def _surfacing(self, error: OperationFailure) -> Exception:
@@ -258,37 +273,37 @@ class Shares:
     def _error_in(self, reply: Mapping[str, Any], index: int) -> OperationFailure | None:
         if self.is_silent(reply, index):
             return self.silence_in(reply)
-        error = error_in(alone(reply, self._denials_in(reply).get(index)))
+        error = error_in(self.alone(reply, index) or reply)
         if error is None:
             return None
         for label in reply.get("errorLabels", ()):
             self._coordinator.driver.add_label(error, label)
         return error
 
-    def _denials_in(self, reply: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-        if self._read is not reply:
-            self._denials = {error["index"]: error for error in reply.get("writeErrors", ())}
-            self._read = reply
-        return self._denials
+    def _reading_of(self, reply: Mapping[str, Any]) -> Reading:
+        if self._read is None or self._read[0] is not reply:
+            count = self._execution.command.statement_count
+            self._read = reply, self.kind.reading(reply, count)
+        return self._read[1]
 
 
 class _History(NamedTuple):
-    """What was tried for a command, and what it says of each insert if none was answered."""
+    """What was tried for a command, and what it says of each write if none was answered."""
 
     attempts: tuple[Attempt, ...]
     latest_reply: Mapping[str, Any] | None
     outcome: Outcome
 
 
-class _PartDoubt(CommandDoubt[InsertOneResult]):
-    """An insert of a command, which may still be answered with the others.
+class _PartDoubt(CommandDoubt[Any]):
+    """A write of a command, which may still be answered with the others.
 
     Args:
         coordinator: Executes it.
-        execution: The insert alone, or the command.
+        execution: The write alone, or the command.
         shares: What is known of the command.
-        index: Which insert.
-        inserted_id: The ``_id`` of its document.
+        index: Which write.
+        result: Makes of a reply what the user awaits.
     """
 
     def __init__(
@@ -297,32 +312,32 @@ class _PartDoubt(CommandDoubt[InsertOneResult]):
         execution: Execution,
         shares: Shares,
         index: int,
-        inserted_id: object,
+        result: Result,
     ) -> None:
         super().__init__(coordinator, execution)
         self._shares = shares
         self._tried = shares.tried
         self._index = index
-        self._inserted_id = inserted_id
+        self._result = result
 
-    def result(self, reply: Mapping[str, Any]) -> InsertOneResult:  # noqa: ARG002
+    def result(self, reply: Mapping[str, Any]) -> Any:
         """Return what the user awaits."""
-        return InsertOneResult(self._inserted_id, True)
+        return self._result(reply)
 
     def explain(self, exc: BaseException) -> None:
-        """Say on an exception how the insert ended after all."""
-        alone = Shares(self.coordinator, self.execution, {}, lambda: True)
-        alone.explain(exc, 0, self._inserted_id)
+        """Say on an exception how the write ended after all."""
+        alone = Shares(self.coordinator, self._shares.kind, self.execution, {}, lambda: True)
+        alone.explain(exc, 0, self._result)
         if outcome_of(exc) is not Outcome.NOT_APPLIED:
             return
         tried, left_out = self.execution.attempts, self._shares.left_out(self._index)
         is_left_out = bool(left_out) and not any(map(_refuses, tried))
         if is_left_out or self._shares.may_write_after(self._tried, self._index):
-            doubt = self._shares.doubt(self._index, self._inserted_id)
+            doubt = self._shares.doubt(self._index, self._result)
             attach(exc, Outcome.UNKNOWN, [*left_out, *tried], doubt=doubt)
 
     def known_reply(self) -> Mapping[str, Any] | None:
-        """Return the answer if it came after the insert had ended, or None."""
+        """Return the answer if it came after the write had ended, or None."""
         known = self._shares.acknowledgement(self._index)
         if known is None and self.execution.command.statement_count == 1:
             known = super().known_reply()
@@ -330,29 +345,29 @@ class _PartDoubt(CommandDoubt[InsertOneResult]):
 
 
 class ShareDoubt:
-    """An insert whose outcome is unknown, of several in a command.
+    """A write whose outcome is unknown, of several in a command.
 
     Args:
         shares: What is known of the command.
         whole: The doubt about the command.
-        index: Which insert.
-        inserted_id: The ``_id`` of its document.
+        index: Which write.
+        result: Makes of a reply what the user awaits.
     """
 
     def __init__(
         self,
         shares: Shares,
-        whole: CommandDoubt[InsertOneResult],
+        whole: CommandDoubt[Any],
         index: int,
-        inserted_id: object,
+        result: Result,
     ) -> None:
         self._shares = shares
         self._whole = whole
         self._index = index
-        self._inserted_id = inserted_id
+        self._result = result
 
     def why_unresolvable(self) -> str | None:
-        """Return why the insert can't be resolved, or None if it can."""
+        """Return why the write can't be resolved, or None if it can."""
         reason = self._whole.why_unresolvable()
         if reason is None and not self._shares.has_known_number(self._index):
             return (
@@ -362,11 +377,11 @@ class ShareDoubt:
         return reason
 
     def resolve(self, timeout: float | None) -> Awaitable[Any]:
-        """Send the insert once more, and none of the others."""
-        return self._shares.ask(self._index, self._inserted_id, timeout)
+        """Send the write once more, and none of the others."""
+        return self._shares.ask(self._index, self._result, timeout)
 
 
 def _refuses(attempt: Attempt) -> bool:
-    """Tell whether a server has looked for a record of an insert, found none, and refused it."""
+    """Tell whether a server has looked for a record of a write, found none, and refused it."""
     error = attempt.error
     return isinstance(error, WriteError) and not isinstance(error.__cause__, WriteConcernError)

@@ -20,7 +20,8 @@ from aioretry._retry.lookout import Lookout
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import SessionLease
-from aioretry._writes.group.queue import Coalescing, InsertQueue
+from aioretry._writes.group.kinds import INSERTS
+from aioretry._writes.group.queue import Coalescing, GroupQueue
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 
@@ -229,13 +230,13 @@ async def test_too_many_of_both(order, pause):
         driver, loop, Policy(), server_selection_timeout=60, hooks=(), most_waiting=3
     )
     queues = itertools.cycle(
-        InsertQueue(coordinator, TARGET, lambda: SessionLease(None), Coalescing(most, 1000))
+        GroupQueue(coordinator, INSERTS, TARGET, lambda: SessionLease(None), Coalescing(most, 1000))
         for most in (10, 20)
     )
 
     async def begin(kind):
         if kind == "c":
-            write = next(queues).insert({}, None)
+            write = next(queues).add(Insert({}), None)
         else:
             write = Write(coordinator, SessionLease(lambda: None), None).begin(Insert({}), TARGET)
         for _ in range(pause):

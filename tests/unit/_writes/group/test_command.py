@@ -34,7 +34,7 @@ class TestDeadlines:
     )
     def test_that_are_over(self, is_sent, text):
         """The error says whether the insert is on its way."""
-        error = past(is_sent=is_sent)
+        error = past("insert_one", is_sent=is_sent)
         assert isinstance(error, DeadlineExceeded)
         assert f"the deadline of insert_one is over; {text}" == str(error)
 
@@ -43,14 +43,16 @@ class TestRefusals:
     @pytest.mark.parametrize(("size", "is_refused"), [(110, False), (111, True)])
     def test_by_size(self, size, is_refused):
         """One that no server takes would have all of them refused."""
-        error = _refusal(Insert(size), 110, LIMITS)
+        error = _refusal(Insert(size), "insert_one", 110, LIMITS)
         assert is_refused is isinstance(error, DocumentTooLarge)
         assert not is_refused or ("111 bytes" in str(error) and "up to 100 bytes" in str(error))
 
     def test_by_time(self):
         """It is not sent any more."""
-        assert isinstance(_refusal(Insert(1, Deadline.after(0)), 110, LIMITS), DeadlineExceeded)
-        assert _refusal(Insert(1, Deadline.after(100)), 110, LIMITS) is None
+        assert isinstance(
+            _refusal(Insert(1, Deadline.after(0)), "insert_one", 110, LIMITS), DeadlineExceeded
+        )
+        assert _refusal(Insert(1, Deadline.after(100)), "insert_one", 110, LIMITS) is None
 
 
 class TestDocuments:

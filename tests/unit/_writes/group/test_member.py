@@ -10,7 +10,8 @@ from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
 
 from aioretry import Attempt, DeadlineExceeded, Outcome, attempts_of, outcome_of
-from aioretry._writes.group.member import CoalescedInsert
+from aioretry._commands.single import Insert
+from aioretry._writes.group.member import CoalescedWrite
 from aioretry.errors import attach
 
 TRIED = (Attempt(("a", 1), 0.0, 0.1, True),)
@@ -39,7 +40,9 @@ async def holder():
 
 def member(holder, document):
     """An insert that somebody has."""
-    return CoalescedInsert(asyncio.get_running_loop(), holder, document, None)
+    made = CoalescedWrite(asyncio.get_running_loop(), holder, None)
+    made.take(Insert(document))
+    return made
 
 
 class TestDocuments:
@@ -47,29 +50,26 @@ class TestDocuments:
         """It is the caller's document that does, as with any insert."""
         document = {"n": 1}
         insert = member(holder, document)
-        insert.identify()
         assert isinstance(document["_id"], ObjectId)
-        assert document["_id"] is insert.inserted_id
+        assert document["_id"] is insert.result_of({}).inserted_id
 
     async def test_one_with_an_id_keeps_it(self, holder):
         """Even None is one."""
         insert = member(holder, {"_id": None})
-        insert.identify()
-        assert insert.inserted_id is None
+        assert insert.result_of({}).inserted_id is None
 
     async def test_an_encoded_one_is_not_looked_into(self, holder):
         """It is sent as it is."""
         raw = bson.encode({"n": 1})
         insert = member(holder, RawBSONDocument(raw))
-        insert.identify()
         assert (len(raw), raw) == (insert.encode(CodecOptions()), insert.raw)
-        assert insert.inserted_id is None
+        assert insert.result_of({}).inserted_id is None
 
     @pytest.mark.parametrize("document", [None, 7, [("n", 1)], "text"])
     async def test_what_is_none(self, holder, document):
         """It is refused at once."""
         with pytest.raises(TypeError, match="document must be"):
-            member(holder, document).identify()
+            member(holder, document)
 
     async def test_one_that_can_not_be_encoded(self, holder):
         """The error is the encoder's."""
@@ -81,8 +81,7 @@ class TestEnds:
     async def test_well(self, holder):
         """Once: what is told after it changes nothing."""
         insert = member(holder, {"_id": 7})
-        insert.identify()
-        insert.succeed(TRIED)
+        insert.succeed(insert.result_of({}), TRIED)
         insert.fail(ValueError(), ())
         insert.refuse(ValueError())
         insert.expire()
@@ -94,7 +93,7 @@ class TestEnds:
         error, insert = ValueError(), member(holder, {})
         attach(error, Outcome.NOT_APPLIED, TRIED)
         insert.fail(error, TRIED)
-        insert.succeed(())
+        insert.succeed(None, ())
         with pytest.raises(ValueError) as caught:  # noqa: PT011 - the very one
             await insert
         assert (error, Outcome.NOT_APPLIED) == (caught.value, outcome_of(caught.value))

@@ -33,12 +33,14 @@ from aioretry import (
 )
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.replies import alone
+from aioretry._commands.single import Insert
 from aioretry._commands.target import Target
 from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.group.command import latest
-from aioretry._writes.group.queue import Coalescing, InsertQueue
+from aioretry._writes.group.kinds import INSERTS
+from aioretry._writes.group.queue import Coalescing, GroupQueue
 from aioretry.deadlines import Deadline, current_deadline, surrounding_end
 
 ADDRESS = ("a", 1)
@@ -47,6 +49,13 @@ APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UN
 CALLER = contextvars.ContextVar("CALLER", default=None)
 DUPLICATE = {"index": 1, "code": 11000, "errmsg": "E11000", "keyPattern": {"_id": 1}}
 TIME_IS_OVER = {"code": 50, "errmsg": "time is over"}
+
+
+class Inserts(GroupQueue):
+    """The queue of ``insert_one`` calls."""
+
+    def insert(self, document, deadline):
+        return self.add(Insert(document), deadline)
 
 
 class Session:
@@ -196,7 +205,7 @@ def make(driver):
             driver.commands += 1
             return SessionLease(lambda: driver.session)
 
-        return InsertQueue(coordinator, target, lease, Coalescing(max_documents, max_bytes))
+        return Inserts(coordinator, INSERTS, target, lease, Coalescing(max_documents, max_bytes))
 
     return make
 

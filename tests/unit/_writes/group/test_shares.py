@@ -12,6 +12,7 @@ from aioretry._commands.target import Target
 from aioretry._drivers.port import ServerKind, ServerView
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.sessions import NO_LEASE
+from aioretry._writes.group.kinds import INSERTS
 from aioretry._writes.group.shares import Shares
 from aioretry.errors import report_of
 
@@ -39,7 +40,7 @@ def shares(*attempts):
     command.statement_count = 3
     execution = Execution(command, NO_LEASE, None, Numbering.REQUIRED, attempts=list(attempts))
     execution.server = SERVER
-    return Shares(Coordinator(), execution, {}, lambda: True)
+    return Shares(Coordinator(), INSERTS, execution, {}, lambda: True)
 
 
 def answered(reply):
@@ -76,7 +77,7 @@ class TestAnswers:
     def test_what_all_are_told_is_looked_up_once(self):
         """Whoever has gone is acknowledged by what came after."""
         each = shares(Attempt(A, 0.0, 0.1, True, AutoReconnect("lost")), answered(REPLY))
-        assert REPLY is each.acknowledgement(0)
+        assert {**REPLY, "n": 1, "writeErrors": []} == each.acknowledgement(0)
         assert each.acknowledgement(1) is None
         assert REPLY is each.denial(1)
         assert each.denial(0) is None

@@ -218,6 +218,7 @@ def test_private_names_of_others_are_left_alone(path):
     ours = {
         "_calls",
         "_commit",
+        "_first_statement",
         "_is_lent",
         "_why_open",
         "_write_path",

@@ -69,6 +69,9 @@ class TransactionalSession:
     _commit: Any = None
     """The commit of its latest transaction; None if that was not begun."""
 
+    _first_statement: Any = None
+    """A weak reference to the statement that begins the latest transaction; None before that."""
+
     def _require_may_end(self) -> None:
         self._calls.runs_of(self).require()
         if self._why_open is not None:

@@ -44,20 +44,20 @@ class WritingCollection:
     def coalesced(
         self, *, max_documents: int = DEFAULT_DOCUMENTS, max_bytes: int = DEFAULT_BYTES
     ) -> Self:
-        """Return a view of this collection whose ``insert_one`` calls travel together.
+        """Return a view of this collection whose writes of one document travel together.
 
-        Those that come while one command is under way are sent in the next one, as one unordered
-        ``insert``. Nothing waits when nothing is under way. Each call has its own result, error,
+        They are ``insert_one``, and ``update_one``, ``replace_one`` and ``delete_one`` for one
+        ``_id``. Those that come while one command is under way are sent in the next one, which is
+        unordered. Nothing waits when nothing is under way. Each call has its own result, error,
         deadline and cancellation. All views of a collection with the same options share a queue.
         Calls with a session or with options of their own are sent alone.
 
         Args:
-            max_documents: How many documents travel together at most, from 1 to 100,000.
-            max_bytes: How many bytes of documents do, from 1 to 40,000,000; a larger document goes
-                alone.
+            max_documents: How many statements travel together at most, from 1 to 100,000.
+            max_bytes: How many bytes of them do, from 1 to 40,000,000; a larger one goes alone.
 
         Returns:
-            The view; everything but ``insert_one`` is as here.
+            The view; everything else is as here.
 
         Raises:
             TypeError: An argument is not a whole number.
@@ -147,7 +147,8 @@ class WritingCollection:
         watch = coordinator.watchers.watch(arguments.operation, target.namespace)
         write: Write[T]
         if is_in_transaction(session):
-            write = Statement(coordinator, path.statement_lease(session), path.deadline(), watch)
+            lease = path.statement_lease(session)
+            write = Statement(coordinator, lease, path.deadline(), watch, session)
         else:
             write = Write(coordinator, path.lease(session), path.deadline(), watch)
         return write.begin(arguments, target)

@@ -83,7 +83,7 @@ class ReadingCollection(WritingCollection):
         read: Read[Any]
         if is_in_transaction(session):
             lease = path.statement_lease(session)
-            read = ReadInTransaction(coordinator, lease, path.deadline(), watch)
+            read = ReadInTransaction(coordinator, lease, path.deadline(), watch, session)
         else:
             read = Read(coordinator, path.read_lease(session), path.deadline(), watch)
         return read.begin(ReadingArguments(given, reading), target)

@@ -103,18 +103,19 @@ async def test_an_overloaded_server_is_asked_again(replica_set, seeded, session,
 async def test_what_an_overloaded_server_refuses_does_not_begin_it_again(
     replica_set, seeded, session, stored
 ):
-    """Another command has begun it, which was not answered by then."""
+    """Another command has begun it, and one is under way."""
     labels = ["SystemOverloadedError", "RetryableError"]
     faults = replica_set.faults
     error = faults.error(462, "insert", labels=labels, extra={"baseBackoffMS": 1})
     await begin(session)
+    await seeded.update_one({"_id": 1}, INCREMENT, session=session)
     async with faults.hang("update", applied=True) as hung, error:
         update = asyncio.ensure_future(seeded.update_one({"_id": 1}, INCREMENT, session=session))
         await hung.wait_until_fired()
         await seeded.insert_one({"_id": 2}, session=session)
     await update
     await session.commit_transaction()
-    assert (1, {"_id": 2}) == (stored.find_one({"_id": 1})["n"], stored.find_one({"_id": 2}))
+    assert (2, {"_id": 2}) == (stored.find_one({"_id": 1})["n"], stored.find_one({"_id": 2}))
 
 
 @pytest.mark.usefixtures("three_members")

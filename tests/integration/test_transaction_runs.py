@@ -10,7 +10,16 @@ from pymongo import ReadPreference, monitoring
 from pymongo.errors import AutoReconnect, InvalidOperation, PyMongoError
 from pymongo.server_description import ServerDescription
 
-from aioretry import Outcome, RetryClient, outcome_of, run_transaction
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    RetryClient,
+    attempts_of,
+    deadline,
+    outcome_of,
+    run_transaction,
+)
+from aioretry._writes.context import settled
 from aioretry.idempotent import Keys
 
 TRANSIENT = "TransientTransactionError"
@@ -375,6 +384,60 @@ async def test_of_another_client(motor):
 
     with pytest.raises(TypeError, match="must be a RetryClient"):
         await run_transaction(motor, callback)
+
+
+class TestFirst:
+    """Of gathered statements, the first begins the transaction at the server; the others follow."""
+
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_that_is_lost(self, way, replica_set, accounts, stored, commands):
+        """The others are not sent, to be told that there is no such transaction."""
+        lost = {"times": 4, "where": lambda command: command.get("startTransaction")}
+
+        async def work(session):
+            await asyncio.gather(pay(session, "A", -1), pay(session, "B", 1), look(session))
+
+        pay = paying(accounts)
+
+        async def look(session):
+            assert await accounts.find_one({"_id": "A"}, session=session)
+
+        with replica_set.faults.drop_request("update", **lost):
+            await WAYS[way](accounts, work)
+        assert [99, 1] == balances(stored)
+        updates = [each for each in commands.sent if "update" in each and "autocommit" in each]
+        begin = [bool(each.get("startTransaction")) for each in updates]
+        assert [*[True] * 5, False] == begin
+
+    async def test_that_never_was(self, client, accounts, stored):
+        """One that can't be made begins nothing, and holds up nobody."""
+        async with await client.start_session() as session:
+            await settled(session.start_transaction())
+            bad = accounts.update_one({"_id": "A"}, {"money": 1}, session=session)
+            good = [
+                accounts.update_one({"_id": each}, {"$inc": {"money": 1}}, session=session)
+                for each in "AB"
+            ]
+            errors = await asyncio.gather(bad, *good, return_exceptions=True)
+            assert [ValueError] == [type(each) for each in errors if isinstance(each, Exception)]
+            await session.commit_transaction()
+        assert [101, 1] == balances(stored)
+
+    async def test_that_hangs(self, replica_set, client, accounts, commands):
+        """The others wait no longer than they have time."""
+        held = replica_set.faults.hang("update")
+        async with await client.start_session() as session:
+            await settled(session.start_transaction())
+            first = accounts.update_one({"_id": "A"}, {"$inc": {"money": 1}}, session=session)
+            await held.wait_until_fired()
+            with pytest.raises(DeadlineExceeded) as caught:
+                async with deadline(0.1):
+                    await accounts.update_one({"_id": "B"}, {"$set": {"n": 1}}, session=session)
+            assert () == attempts_of(caught.value)
+            held.disarm()
+            await first
+            await session.abort_transaction()
+        assert 1 == len([each for each in commands.sent if "update" in each])
 
 
 class TestGroups:

@@ -18,7 +18,7 @@ def statement(event_loop_of_test):
     """One that was not begun."""
     driver = SimpleNamespace(add_label=PyMongoError._add_error_label)
     coordinator = SimpleNamespace(loop=event_loop_of_test, driver=driver)
-    return Statement(coordinator, SimpleNamespace(unpin=lambda: None), None)
+    return Statement(coordinator, SimpleNamespace(unpin=lambda: None), None, None, None)
 
 
 @pytest.fixture

@@ -315,7 +315,7 @@ MUTATIONS = [
     Mutation(
         "a stranger's document spoils a full queue",
         "_writes/group/queue.py",
-        "                insert.refuse(_raisable(exc))\n",
+        "                member.refuse(_raisable(exc))\n",
         "                raise\n",
     ),
     Mutation(
@@ -325,6 +325,28 @@ MUTATIONS = [
         "        known = None\n",
         held_by="tests/unit/_writes/group/test_queue.py",
         why="the server answers from memory, and whose answer it was is not told by callers",
+    ),
+    Mutation(
+        "what the sums of updates don't say is taken for said",
+        "_writes/group/kinds.py",
+        "        if matched == self._rest and modified in (0, matched):",
+        "        if True:",
+    ),
+    Mutation(
+        "an update is asked for whose caller has left",
+        "_writes/group/command.py",
+        "        if index in self._gone and self._kind is not INSERTS:",
+        "        if False:",
+        held_by="tests/integration/test_coalesced_updates.py",
+        why="nobody but the server can tell when it was executed",
+    ),
+    Mutation(
+        "gathered statements don't wait for the one that begins the transaction",
+        "_writes/statements.py",
+        "        if first is not None and not first.done():",
+        "        if False:",
+        held_by="tests/integration/test_transaction_runs.py",
+        why="transactions that are lost are run again all the same",
     ),
     Mutation(
         "what an old server leaves out counts as done",

@@ -15,12 +15,16 @@ WRITES = (
     "insert_many",
     "bulk_write",
     "coalesced",
+    "together",
     "update_many",
     "operation",
     "user_session",
     "keyed",
     "contested",
 )
+TRAVELLING = frozenset({"coalesced", "together"})
+"""What goes in one command with others: inserts, and updates and deletes."""
+
 READS = ("find_one", "count", "estimated", "distinct", "causal")
 TRANSFERS = ("with_transaction", "run_transaction", "transaction", "explicit")
 KINDS = WRITES + READS + TRANSFERS
@@ -37,6 +41,7 @@ FAULTS = (
 )
 SECONDS = 40.0
 
+_WITH_IDS = ("insert", "update", "upsert", "coalesced", "together", "keyed")
 _GROUPS = (WRITES, WRITES, WRITES + READS, KINDS, KINDS, TRANSFERS, TRANSFERS + READS)
 
 
@@ -127,7 +132,9 @@ class Plan:
         theme = random.random()
         if theme < 0.06:
             # What was sent is sent again when nobody remembers it.
-            kinds = random.sample(("insert", "update", "upsert", "coalesced", "keyed"), 2)
+            kinds = random.sample(
+                ("insert", "update", "upsert", "coalesced", "together", "keyed"), 2
+            )
             kinds_of_faults, network = ["partition"], Network(unanswered=0.3)
         elif theme < 0.12:
             # What is in doubt at one server is refused at another, and executed later all the same.

@@ -48,7 +48,7 @@ from tests.simulation.driver import (
 )
 from tests.simulation.keys import Key
 from tests.simulation.members import Member
-from tests.simulation.plan import READS, TRANSFERS, Fault, Operation, Plan
+from tests.simulation.plan import READS, TRANSFERS, TRAVELLING, Fault, Operation, Plan
 from tests.simulation.reads import PREFERENCES, Reads
 from tests.simulation.replica_set import ReplicaSet
 from tests.simulation.routers import HOST_UNREACHABLE, NO_PRIMARY_FOUND, Router
@@ -141,7 +141,10 @@ class Run:
         """How many messages, connections and servers something has happened to."""
 
         self.of_session = {one.index for one in plan.operations if one.kind == "user_session"}
-        self.coalesced = frozenset(one.index for one in plan.operations if one.kind == "coalesced")
+        self.travelling = {
+            kind: frozenset(one.index for one in plan.operations if one.kind == kind)
+            for kind in TRAVELLING
+        }
         self.called: dict[str, tuple[int, bool]] = {}
         """The place in the order of the calls of each insert that travels with others, and whether
         it has a deadline."""
@@ -428,7 +431,7 @@ class Run:
         if error is not None and operation.resolved is not None and UNKNOWN in told.outcomes:
             await asyncio.sleep(operation.resolved)
             await self._resolve(operation, told, error)
-        told.is_over = operation.kind != "coalesced"  # others' inserts travel in its context
+        told.is_over = operation.kind not in TRAVELLING  # others' writes go in its context
 
     async def _resolve(self, operation: Operation, told: Told, error: BaseException) -> None:
         began, sent, is_answered = (
@@ -487,7 +490,7 @@ class Run:
         """
         if self.plan.routers is None or self.set.primary is not None:
             return 0.0
-        in_line = self.coalesced if operation.kind == "coalesced" else frozenset()
+        in_line = self.travelling.get(operation.kind, frozenset())
         # If one router is down, the other one's connections are all that there are.
         return self._taken(operation, told, self.plan.connections, in_line)
 
@@ -566,7 +569,7 @@ class Run:
 
         Where the clock was set meanwhile, a server may have forgotten the command.
         """
-        is_in_doubt = operation.kind == "coalesced" and told.outcomes == [UNKNOWN]
+        is_in_doubt = operation.kind in TRAVELLING and told.outcomes == [UNKNOWN]
         return is_in_doubt and self.clocks.set_ahead != 0
 
     def _judge_order(self, body: Mapping[str, Any]) -> None:
@@ -624,6 +627,10 @@ class Run:
                 self.called[tag] = len(self.called), operation.deadline is not None
                 refused = {"_id": "hot", "by": tag}
                 await self.view.insert_one({"_id": tag} if operation.refused != 0 else refused)
+            case "together":
+                result = await self._travel(operation, tag)
+                if result != self._expected(operation) and not self._done_again(operation, tag):
+                    self.complain(operation, f"was told {result}")
             case "user_session" if self.plan.has_coroutines and operation.ordered:
                 async with self.session.bind(end_session=False):
                     await self.collection.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
@@ -645,6 +652,28 @@ class Run:
                     return
                 if not 1 <= result[tag] <= 1 + self._done_again(operation, tag):
                     self.complain(operation, f"returned {result[tag]}")
+
+    async def _travel(self, operation: Operation, tag: str) -> int:
+        """Update, replace or remove one document; return how many were, or -1 for an upsert."""
+        match _travels_as(operation):
+            case "update":
+                result: Any = await self.view.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
+            case "upsert":
+                new = {"_id": f"new{tag}"}
+                result = await self.view.update_one(new, {"$inc": {tag: 1}}, upsert=True)
+            case "replace":
+                result = await self.view.replace_one({"_id": f"r{tag}"}, {"v": tag})
+            case "delete":
+                result = await self.view.delete_one({"_id": f"d{tag}"})
+                return int(result.deleted_count)
+            case _:
+                result = await self.view.update_one({"_id": f"none{tag}"}, {"$inc": {tag: 1}})
+        if result.upserted_id is not None:
+            return -1
+        return int(result.matched_count)
+
+    def _expected(self, operation: Operation) -> int:
+        return {"upsert": -1, "none": 0}.get(_travels_as(operation), 1)
 
     def _write(self, operation: Operation, tags: list[str]) -> Any:
         """Return a write of one call, to be awaited."""
@@ -856,6 +885,11 @@ def _says_nothing_was_written(error: BaseException | None) -> bool:
     return isinstance(error, PyMongoError) and error.has_error_label(NOTHING_WRITTEN)
 
 
+def _travels_as(operation: Operation) -> str:
+    """Tell what one that travels with others is."""
+    return ("update", "upsert", "replace", "delete", "none")[operation.how % 5]
+
+
 def _times(
     operation: Operation,
     position: int,
@@ -867,7 +901,11 @@ def _times(
     kind = operation.kind
     if kind == "bulk_write":
         kind = ("insert", "update", "delete")[position % 3]
+    elif kind == "together":
+        kind = _travels_as(operation)
     match kind:
+        case "none":
+            return None
         case "contested":
             return None if operation.refused is None else inserted[tag]
         case "insert" | "insert_many" | "coalesced":

@@ -13,7 +13,7 @@ from aioretry.testing import ReplicaSet
 from tests.benchmarks.throughput import child
 from tests.benchmarks.throughput.clients import COALESCED, DATABASE, FLOOR, Clients, concern
 from tests.benchmarks.throughput.floor import Floor
-from tests.benchmarks.throughput.operations import OPERATIONS, Operation, stored
+from tests.benchmarks.throughput.operations import OPERATIONS, TOGETHER, Operation, stored
 from tests.benchmarks.throughput.ratios import Case
 from tests.benchmarks.throughput.rounds import (
     Sample,
@@ -67,7 +67,7 @@ async def compare(options: argparse.Namespace, say: Say) -> Comparison:
 def keys(operation: str, chosen: list[str]) -> list[str]:
     """Those of the clients that take part in an operation."""
     left_out = set()
-    if operation != "insert_one":
+    if operation not in TOGETHER:
         left_out.add(COALESCED)
     if OPERATIONS[operation].body is None:
         left_out.add(FLOOR)

@@ -1,6 +1,6 @@
 """The operations that are measured: as a client's call, and as the command that it comes to.
 
-Each caller has documents of its own, so that no two of them meet on the server.
+Each caller has documents of its own, so that no two of them meet on the server, but for counters.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -13,6 +13,7 @@ from pymongo import UpdateOne
 from aioretry._writes.context import settled
 
 STATEMENTS = 10  # of each bulk_write
+COUNTERS = 100
 
 Call = Callable[[], Awaitable[object]]
 Body = Callable[[], dict[str, Any]]
@@ -45,6 +46,14 @@ def _update_one(collection: Any, me: int) -> Call:
 
 def _update_one_body(name: str, me: int) -> Body:
     return lambda: {"update": name, "ordered": True, "updates": [_statement(me)]}
+
+
+def _counter(collection: Any, me: int) -> Call:
+    return lambda: collection.update_one({"_id": me % COUNTERS}, _INCREMENT, upsert=True)
+
+
+def _counter_body(name: str, me: int) -> Body:
+    return lambda: {"update": name, "ordered": True, "updates": [_statement(me % COUNTERS)]}
 
 
 def _insert_one(collection: Any, me: int) -> Call:
@@ -121,9 +130,14 @@ def _statement(key: int) -> dict[str, Any]:
     return {"q": {"_id": key}, "u": _INCREMENT, "multi": False, "upsert": True}
 
 
+TOGETHER = frozenset({"insert_one", "counter"})
+"""Those that travel together in a coalesced view, and gain by it."""
+
+
 def stored(writers: int) -> Iterator[dict[str, Any]]:
     """What is there before so many callers begin."""
-    return ({**_document(key), "_id": key} for key in range(writers * STATEMENTS))
+    count = max(COUNTERS, writers * STATEMENTS)
+    return ({**_document(key), "_id": key} for key in range(count))
 
 
 def _part(me: int, number: int) -> int:
@@ -135,6 +149,7 @@ OPERATIONS: Mapping[str, Operation] = {
     for operation in (
         Operation("update_one", _update_one, _update_one_body),
         Operation("insert_one", _insert_one, _insert_one_body),
+        Operation("counter", _counter, _counter_body),
         Operation("find_one_and_update", _find_one_and_update, _find_one_and_update_body),
         Operation("bulk_write", _bulk_write, _bulk_write_body),
         Operation("find_one", _find_one, _find_one_body, is_read=True),

@@ -101,6 +101,7 @@ TARGETS = (
     Target(Case("insert_one", "majority", 200), "coalesced_by_motor", at_least=12),
     Target(Case("insert_one", "majority", 1000), "coalesced_by_motor", at_least=20),
     Target(Case("insert_one", "majority", 1), "coalesced_by_plain", at_least=0.95),
+    Target(Case("counter", "majority", 200), "coalesced_by_plain", at_least=5),
 )
 
 

@@ -223,9 +223,10 @@ class TestOptions:
         with pytest.raises(SystemExit):
             parse(["--costs", "--storm"])
 
-    def test_coalesced_is_for_inserts(self):
-        """Only insert_one travels together."""
+    def test_coalesced_is_for_some(self):
+        """Only those travel together that gain by it."""
         assert COALESCED in keys("insert_one", list(TITLES))
+        assert COALESCED in keys("counter", list(TITLES))
         assert COALESCED not in keys("update_one", list(TITLES))
 
     def test_floor_is_of_one_command(self):

@@ -336,7 +336,6 @@ STARTS_OF_AN_OPERATION = {
     "_retry/attempt": {"call_later"},
     "_retry/server_selection": {"call_at"},
     "_writes/commits": {"ensure_future"},
-    "_writes/group/command": {"ensure_future"},
     "_writes/transactions": {"ensure_future"},
     "aiohttp": {"call_later"},
     "idempotent/_once": {"create_task"},

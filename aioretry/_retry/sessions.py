@@ -130,6 +130,12 @@ class SessionLease:
             self._in_doubt = False
             self._close_if_unused()
 
+    def settle_asked(self) -> None:
+        """Give the session back although something was asked over it: all of it was answered."""
+        with self._lock:
+            self._is_asked = self._in_doubt = False
+            self._close_if_unused()
+
     def again(self) -> "SessionLease":
         """Return a lease for what is to be asked once more over the same session.
 

@@ -142,6 +142,11 @@ class Resolving(RunningWrite[T]):
         self._run(doubt.execute(execution))
         return self
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether it has begun to be sent."""
+        return self._again.session is not None
+
     def attempts(self) -> Sequence[Attempt]:
         """Return what was tried for the write."""
         return self._doubt.execution.attempts

@@ -7,7 +7,7 @@ import pytest
 from pymongo import monitoring
 from pymongo.errors import AutoReconnect, OperationFailure, WriteError
 
-from aioretry import Outcome, attempts_of, deadline, outcome_of, resolve
+from aioretry import DeadlineExceeded, Outcome, attempts_of, deadline, outcome_of, resolve
 from aioretry.testing import Standalone
 from tests.lengths import in_full
 
@@ -322,3 +322,25 @@ class TestLeaving:
         assert Outcome.APPLIED is outcome_of(caught.value)
         assert attempts_of(caught.value)
         assert [2] == commands.sizes
+
+    async def test_sessions_are_used_again(self, together, commands):
+        """Once each was answered that was asked for, nothing over a session is in doubt."""
+        for _ in range(10):
+            writes = [together.update_one({"_id": key}, INCREMENT) for key in (1, "none")]
+            await asyncio.gather(*writes)
+        assert 20 == len(commands.asked)
+        assert 1 == len({command["lsid"]["id"] for command in commands.sent})
+
+    async def test_a_deadline_while_it_is_asked(self, replica_set, together):
+        """It is over for its own caller, and for nobody else."""
+        with replica_set.faults.hang("update", where=lambda command: "stmtIds" in command) as held:
+            async with deadline(60):
+                patient = together.update_one({"_id": 1}, INCREMENT)
+            async with deadline(0.5):
+                hasty = together.update_one({"_id": "none"}, INCREMENT)
+            with pytest.raises(DeadlineExceeded) as caught:
+                async with asyncio.timeout(30):
+                    await hasty
+            assert Outcome.UNKNOWN is outcome_of(caught.value)
+            held.disarm()
+        assert CHANGED == told(await patient)

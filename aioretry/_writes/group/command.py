@@ -26,6 +26,7 @@ from aioretry._retry.surfacing import too_late
 from aioretry._writes.group.kinds import INSERTS, Kind
 from aioretry._writes.group.member import CoalescedWrite
 from aioretry._writes.group.shares import Shares
+from aioretry._writes.resolve import Resolving
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 from aioretry.errors import (
@@ -73,6 +74,8 @@ class SharedCommand:
         self._lock = threading.Lock()
         self._gone: dict[int, BaseException] = {}
         self._answers: dict[BaseException, Mapping[str, Any]] = {}
+        self._asked: dict[int, Resolving[Any]] = {}
+        self._has_doubts = False
         for member in members:
             member.holder = self
         self.deadline = latest(member.deadline for member in members)
@@ -114,6 +117,9 @@ class SharedCommand:
             attach(exc, Outcome.NOT_APPLIED, [])
         else:
             self._gone[index] = exc
+            asked = self._asked.get(index)
+            if asked is not None and self._kind is not INSERTS and not asked.was_sent:
+                asked.cancel()  # it would be done only now
             doubt = self._shares.doubt(index, member.result_of)
             attach(exc, Outcome.UNKNOWN, self._execution.history(), doubt=doubt)
         if not self._left:
@@ -215,7 +221,7 @@ class SharedCommand:
         execution = self._execution
         left = None if execution.deadline is None else execution.time_left()
         part = None if member.watch is None else SharedWatch([member.watch].copy)
-        asked = asyncio.ensure_future(self._shares.ask(index, member.result_of, left, part))
+        self._asked[index] = asked = self._shares.ask(index, member.result_of, left, part)
         asked.add_done_callback(partial(self._hear, member, index))
         return True
 
@@ -223,9 +229,14 @@ class SharedCommand:
         try:
             result = asked.result()
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - told to whom it is for
+            self._has_doubts = True
             self._tell(member, index, exc)
         else:
             self._tell(member, index, None, result)
+        del self._asked[index]
+        if not (self._asked or self._has_doubts or self._gone):
+            # Each was answered: the session is as good as new, and the server knows it already.
+            self._execution.lease.settle_asked()
 
     def _tell(
         self, member: CoalescedWrite, index: int, own: BaseException | None, result: Any = None

@@ -18,7 +18,7 @@ from aioretry._retry.monitoring import Watch
 from aioretry._retry.surfacing import too_late
 from aioretry._retry.verdict import code_of, outcome_of_attempts
 from aioretry._writes.group.kinds import INSERTS, Kind, Reading
-from aioretry._writes.resolve import CommandDoubt
+from aioretry._writes.resolve import CommandDoubt, Resolving
 from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
 from aioretry.errors import Attempt, Outcome, attach, outcome_of
 
@@ -152,7 +152,7 @@ class Shares:
 
     def ask(
         self, index: int, result: Result, timeout: float | None, watch: Watch | None = None
-    ) -> Awaitable[Any]:
+    ) -> Resolving[Any]:
         """Send one write once more, under the number that it has in the command."""
         execution = self._execution
         if execution.command.statement_count > 1:

@@ -1,10 +1,11 @@
 """Arguments to commands, replies to PyMongo's results. Pure."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from bson.decimal128 import Decimal128
 from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
@@ -53,12 +54,29 @@ class Arguments(Protocol[T]):
         ...
 
 
+class Apart(NamedTuple):
+    """A document that a statement is for."""
+
+    is_added_to: bool
+    """Whether it is added to only, which can be done in any order."""
+
+    key: Hashable
+
+
 class Travelling(Arguments[T], Protocol):
     """Such as can be a statement of a command of several."""
 
     @property
     def may_travel(self) -> bool:
         """Whether it can: it is for one document, and has no options of the command's."""
+        ...
+
+    @property
+    def apart(self) -> "Apart | None":
+        """What it must not share with another one in a command; None if it can go with all.
+
+        What changes nothing may be executed again later, and has to be in its place even then.
+        """
         ...
 
     def statement(self) -> Any:
@@ -90,6 +108,11 @@ class Insert:
     def may_travel(self) -> bool:
         """Whether it can be a statement of a command of several."""
         return self.bypass_document_validation is None and self.comment is None
+
+    @property
+    def apart(self) -> "Apart | None":
+        """Nothing: an insert of a document is executed once, or refused."""
+        return None
 
     def statement(self) -> Any:
         """Return the document; one that has no ``_id`` gets it.
@@ -145,7 +168,18 @@ class UpdateOrReplace:
         """Whether it can be a statement of a command of several."""
         options = (self.collation, self.hint, self.let, self.sort, self.comment)
         is_plain = self.bypass_document_validation is None and not any(map(_is_given, options))
-        return is_plain and _is_by_id(self.filter)
+        # Of a pipeline, or of other filters, a server may refuse the whole command.
+        filters = self.array_filters or ()
+        is_parsed = isinstance(self.update, Mapping) and isinstance(filters, list | tuple)
+        is_parsed = is_parsed and all(isinstance(each, Mapping) for each in filters)
+        return is_plain and is_parsed and _is_by_id(self.filter)
+
+    @property
+    def apart(self) -> "Apart | None":
+        """The document, unless it is only added to: that can be done in any order."""
+        if self.array_filters is None and self.update.keys() == {"$inc"}:  # type: ignore[union-attr]
+            return Apart(True, _key_of(self.filter))
+        return Apart(False, _key_of(self.filter))
 
     def command(self, target: Target) -> Command[UpdateResult]:
         """Return the command."""
@@ -222,6 +256,11 @@ class Delete:
         """Whether it can be a statement of a command of several."""
         options = (self.collation, self.hint, self.let, self.comment)
         return not any(map(_is_given, options)) and _is_by_id(self.filter)
+
+    @property
+    def apart(self) -> "Apart | None":
+        """Nothing: which of two removes a document makes no difference."""
+        return None
 
     def statement(self) -> dict[str, Any]:
         """Return what is sent of it in a command of several.
@@ -361,4 +400,14 @@ def _is_by_id(filter: object) -> bool:
     value = filter["_id"]
     if isinstance(value, Mapping):  # operators
         return not any(str(name).startswith("$") for name in value)
-    return not isinstance(value, re.Pattern | Regex)
+    return not isinstance(value, re.Pattern | Regex | Decimal128)
+
+
+def _key_of(filter: Mapping[str, Any]) -> Hashable:
+    """Return what is the same for filters of one ``_id``, whatever the types of its numbers."""
+    value = filter["_id"]
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value  # type: ignore[no-any-return]

@@ -66,6 +66,11 @@ class RunningWrite(asyncio.Future[T]):
             raise self._cancelled_error
         return super().exception()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What it has ended with, if it has; to whoever looks after futures, nobody has asked."""
+        return self._cancelled_error or self._exception
+
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
             try:

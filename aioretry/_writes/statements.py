@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar, cast
 
-from pymongo.errors import ConnectionFailure
+from pymongo.errors import AutoReconnect, ConnectionFailure
 
 from aioretry._commands.command import Command
 from aioretry._retry.command_execution import Execution
@@ -17,9 +17,11 @@ from aioretry._retry.transactions import TRANSIENT, has_label
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.single import Write, tried_for
 from aioretry.deadlines import Deadline
-from aioretry.errors import attach, copy_of, own_report_of
+from aioretry.errors import attach, own_report_of
 
 T = TypeVar("T")
+
+_LOST = "the statement that was to begin the transaction was lost; nothing of this one was sent"
 
 
 class WithoutOutcome(Write[T]):
@@ -57,7 +59,7 @@ class Statement(WithoutOutcome[T]):
 
     The others that are gathered with the first one wait until that was answered: to a server that
     has not heard of the transaction they are no part of it. If the first one is lost on its way, so
-    are they.
+    are they; if it was never sent, the next one is the first.
 
     Args:
         coordinator: Executes the command.
@@ -67,7 +69,7 @@ class Statement(WithoutOutcome[T]):
         session: The user's session.
     """
 
-    __slots__ = ("_first",)
+    __slots__ = ("_first", "_of")
 
     def __init__(
         self,
@@ -78,33 +80,49 @@ class Statement(WithoutOutcome[T]):
         session: Any,
     ) -> None:
         super().__init__(coordinator, lease, deadline, watch)
-        self._first: asyncio.Future[Any] | None = None
-        if not isinstance(session, TransactionalSession):
-            return  # a stranger's, which is refused
-        known = session._first_statement
-        first = None if known is None else known()
-        if first is not None and not first.done():
-            self._first = first
-        elif known is None or not session._calls.has_begun_transaction(session):
-            session._first_statement = weakref.ref(self)
+        self._of: Any = session
+        self._first = self._one_before()
 
     def execute(self, execution: Execution) -> Self:
         """Make the first attempt of an execution, and all further ones."""
         if self._first is None:
+            self._of = None
             return super().execute(execution)
         self._execution = execution
-        self._run(self._follow(self._first, execution))
+        self._run(self._follow(execution))
         return self
 
-    async def _follow(self, first: asyncio.Future[Any], execution: Execution) -> Mapping[str, Any]:
-        left, self._first = execution.time_left(), None
-        await asyncio.wait({first}, timeout=None if math.isinf(left) else left)
-        lost = first.exception() if first.done() and not first.cancelled() else None
-        if isinstance(lost, ConnectionFailure):
-            error = copy_of(lost)
-            attach(error, None, ())
-            raise error
+    def _one_before(self) -> "Statement[Any] | None":
+        """Return the statement that is to begin the transaction; None if nothing is before this."""
+        session = self._of
+        if not isinstance(session, TransactionalSession):
+            return None  # a stranger's, which is refused
+        known = session._first_statement
+        first: Statement[Any] | None = None if known is None else known()
+        if first is not None and first is not self and not first.done():
+            return first
+        if known is None or not session._calls.has_begun_transaction(session):
+            session._first_statement = weakref.ref(self)
+        return None
+
+    async def _follow(self, execution: Execution) -> Mapping[str, Any]:
+        while self._first is not None:
+            left = execution.time_left()
+            await asyncio.wait({self._first}, timeout=None if math.isinf(left) else left)
+            if not self._first.done():
+                break  # this one's time is over
+            if self._first.was_lost:
+                raise AutoReconnect(_LOST)
+            self._first = self._one_before()
+        self._of = self._first = None
         return await self._coordinator.execute(execution)
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether nobody knows if a server has it."""
+        error = self.failure
+        is_lost = isinstance(error, ConnectionFailure | asyncio.CancelledError)
+        return is_lost and any(attempt.sent for attempt in self.attempts())
 
     def _execution_of(self, command: Command[T]) -> Execution:
         return self._coordinator.statement(command, self._session, self._deadline, self.watch)

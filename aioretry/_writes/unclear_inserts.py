@@ -61,9 +61,9 @@ def vagueness(
 
 def silence(reply: Mapping[str, Any], count: int) -> OperationFailure:
     """Return the error that says that a reply says too little."""
-    denied = len(reply.get("writeErrors", ()))
+    done, denied = reply.get("n", count), len(reply.get("writeErrors", ()))
     return OperationFailure(
-        f"the server acknowledged {reply.get('n', count)} of {count} inserts and refused {denied}",
+        f"the server acknowledged {done} of {count} statements and refused {denied}",
         details=dict(reply),
     )
 

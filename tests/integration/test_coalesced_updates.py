@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from bson.int64 import Int64
 from pymongo import monitoring
 from pymongo.errors import AutoReconnect, OperationFailure, WriteError
 
@@ -123,6 +124,78 @@ class TestTogether:
         await asyncio.gather(arrays, together.update_one({"_id": 1}, INCREMENT))
         assert [2] == commands.sizes
         assert [1, 12] == stored.find_one({"_id": 5})["a"]
+
+
+class TestOrder:
+    async def test_of_what_changes_nothing(self, together, stored, commands):
+        """It may be executed again, and never after what comes behind it."""
+        for _ in range(5):
+            writes = [together.update_one({"_id": 1}, {"$set": {"n": n}}) for n in (0, 7)]
+            writes.append(together.update_one({"_id": "none"}, INCREMENT))
+            await asyncio.gather(*writes)
+            assert 7 == stored.find_one({"_id": 1})["n"]
+            await together.update_one({"_id": 1}, {"$set": {"n": 0}})
+        commands.sent.clear()
+        mixed = [together.update_one({"_id": 1.0}, INCREMENT) for _ in range(3)]
+        mixed.append(together.replace_one({"_id": 1}, {"n": 7}))
+        mixed += [together.update_one({"_id": Int64(1)}, INCREMENT) for _ in range(2)]
+        await asyncio.gather(*mixed)
+        assert [3, 1, 2] == commands.sizes
+        assert 9 == stored.find_one({"_id": 1})["n"]
+
+    async def test_what_is_asked_for_comes_first(self, replica_set, together, stored):
+        """What is sent next waits for it."""
+        asks = {"where": lambda command: "stmtIds" in command}
+        with replica_set.faults.hang("update", times=None, **asks) as held:
+            writes = [together.update_one({"_id": 1}, {"$set": {"n": 0}})]
+            writes.append(together.update_one({"_id": 2}, INCREMENT))
+            await held.wait_until_fired()
+            writes.append(together.update_one({"_id": 1}, {"$set": {"n": 7}}))
+            for _ in range(10):  # in the time of which it could overtake
+                await together.insert_one({})
+            assert not writes[-1].done()
+        assert [THE_SAME, CHANGED, CHANGED] == list(map(told, await asyncio.gather(*writes)))
+        assert 7 == stored.find_one({"_id": 1})["n"]
+
+
+def nest(levels):
+    """A document of so many levels."""
+    document = {}
+    for _ in range(levels):
+        document = {"a": document}
+    return document
+
+
+class TestStrangers:
+    @pytest.mark.parametrize(
+        ("name", "arguments", "options"),
+        [
+            ("update_one", ({"_id": 3}, {"$set": {"n": 1}}), {"array_filters": [1]}),
+            ("update_one", ({"_id": 3}, [{"$foo": 1}]), {}),
+            ("update_one", ({"_id": 3}, [1]), {}),
+            ("update_one", ({"_id": 3}, {"$set": {"n": nest(250)}}), {}),
+            ("replace_one", ({"_id": 3}, nest(250)), {}),
+            ("delete_one", ({"_id": nest(250)},), {}),
+            ("insert_one", ({"_id": "new", "a": nest(250)},), {}),
+        ],
+        ids=repr,
+    )
+    async def test_mistakes(self, collection, together, stored, name, arguments, options):
+        """Each gets the error that it would get alone, and the others get none."""
+        bad = getattr(together, name)(*arguments, **options)
+        good = [together.update_one({"_id": 1}, INCREMENT), together.delete_one({"_id": 2})]
+        good.append(together.insert_one({"_id": 5}))
+        error, *results = await asyncio.gather(bad, *good, return_exceptions=True)
+        assert (CHANGED, 1, 5) == (
+            told(results[0]),
+            results[1].deleted_count,
+            results[2].inserted_id,
+        )
+        with pytest.raises(OperationFailure) as alone:
+            await getattr(collection, name)(*arguments, **options)
+        assert (type(alone.value), alone.value.code) == (type(error), error.code)
+        assert outcome_of(alone.value) is outcome_of(error)
+        assert {1, 3, 4, 5} == {document["_id"] for document in stored.find()}
 
 
 class TestAlone:
@@ -333,7 +406,8 @@ class TestLeaving:
 
     async def test_a_deadline_while_it_is_asked(self, replica_set, together):
         """It is over for its own caller, and for nobody else."""
-        with replica_set.faults.hang("update", where=lambda command: "stmtIds" in command) as held:
+        faults, asks = replica_set.faults, {"where": lambda command: "stmtIds" in command}
+        with faults.hang("update", times=None, **asks) as held:
             async with deadline(60):
                 patient = together.update_one({"_id": 1}, INCREMENT)
             async with deadline(0.5):

@@ -439,6 +439,33 @@ class TestFirst:
             await session.abort_transaction()
         assert 1 == len([each for each in commands.sent if "update" in each])
 
+    async def test_whose_time_is_over(self, replica_set, client, accounts):
+        """The others have more of it; they are lost with it, and no deadline of theirs is over."""
+        async with await client.start_session() as session:
+            await settled(session.start_transaction())
+            with replica_set.faults.hang("update"):
+                async with deadline(0.3):
+                    first = accounts.update_one({"_id": "A"}, {"$set": {"n": 1}}, session=session)
+                other = accounts.update_one({"_id": "B"}, {"$set": {"n": 1}}, session=session)
+                ends = await asyncio.gather(first, other, return_exceptions=True)
+            assert [DeadlineExceeded, AutoReconnect] == list(map(type, ends))
+            assert ends[1].has_error_label(TRANSIENT)
+            await session.abort_transaction()
+
+    async def test_that_is_cancelled(self, client, accounts):
+        """Of the others, all are in the transaction, or none is."""
+        for _ in range(20):
+            async with await client.start_session() as session:
+                await settled(session.start_transaction())
+                first, *others = (
+                    accounts.update_one({"_id": each}, {"$inc": {"n": 1}}, session=session)
+                    for each in "ABABA"
+                )
+                first.cancel()
+                ends = await asyncio.gather(*others, return_exceptions=True)
+                assert len({type(end) for end in ends}) == 1, ends
+                await session.abort_transaction()
+
 
 class TestGroups:
     async def test_a_transient_error_in_a_group(self, replica_set, client, accounts, commands):

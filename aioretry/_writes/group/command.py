@@ -3,7 +3,7 @@
 import asyncio
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import SharedWatch, Watch
 from aioretry._retry.sessions import SessionLease
 from aioretry._retry.surfacing import too_late
-from aioretry._writes.group.kinds import INSERTS, Kind
+from aioretry._writes.group.kinds import INSERTS, Kind, is_unread
 from aioretry._writes.group.member import CoalescedWrite
 from aioretry._writes.group.shares import Shares
 from aioretry._writes.resolve import Resolving
@@ -76,6 +76,9 @@ class SharedCommand:
         self._answers: dict[BaseException, Mapping[str, Any]] = {}
         self._asked: dict[int, Resolving[Any]] = {}
         self._has_doubts = False
+        self.when_answered: Callable[[], object] | None = None
+        """Is called when nothing is asked about any more."""
+
         for member in members:
             member.holder = self
         self.deadline = latest(member.deadline for member in members)
@@ -98,6 +101,11 @@ class SharedCommand:
     def waiting(self) -> int:
         """How many writes are in it, unless an attempt is in the air."""
         return len(self) if self._execution.pending is None else 0
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether some are asked about, after the answer to all."""
+        return bool(self._asked)
 
     def outlives(self, member: CoalescedWrite) -> bool:
         """Tell whether the deadline of a write comes before that of the whole."""
@@ -199,7 +207,7 @@ class SharedCommand:
         if member.done() and index not in self._gone:
             return
         try:
-            if reply is not None and self._asks(member, index, reply):
+            if self._is_unsaid(index, reply, error) and self._asks(member, index):
                 return
             own, result = self._error_of(member, index, reply, error), None
             if own is None and reply is not None:
@@ -209,10 +217,16 @@ class SharedCommand:
             attach(own, Outcome.UNKNOWN, self.attempts)
         self._tell(member, index, own, result)
 
-    def _asks(self, member: CoalescedWrite, index: int, reply: Mapping[str, Any]) -> bool:
+    def _is_unsaid(
+        self, index: int, reply: Mapping[str, Any] | None, error: BaseException | None
+    ) -> bool:
+        """Tell whether it is not said what becomes of a write, or would of it alone."""
+        if reply is not None:
+            return self._shares.is_silent(reply, index)
+        return len(self._members) > 1 and is_unread(error)  # because of any of them
+
+    def _asks(self, member: CoalescedWrite, index: int) -> bool:
         """Ask the server about a write of which its reply does not tell, if it can be asked."""
-        if not self._shares.is_silent(reply, index):
-            return False
         if index in self._gone and self._kind is not INSERTS:
             return True  # it may be done only now, which is for resolve() to want
         doubt = self._shares.doubt(index, member.result_of)
@@ -234,9 +248,13 @@ class SharedCommand:
         else:
             self._tell(member, index, None, result)
         del self._asked[index]
-        if not (self._asked or self._has_doubts or self._gone):
+        if self._asked:
+            return
+        if not (self._has_doubts or self._gone):
             # Each was answered: the session is as good as new, and the server knows it already.
             self._execution.lease.settle_asked()
+        if self.when_answered is not None:
+            self.when_answered()
 
     def _tell(
         self, member: CoalescedWrite, index: int, own: BaseException | None, result: Any = None

@@ -4,9 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pymongo.errors import OperationFailure, WriteConcernError, WriteError
+
 from aioretry._commands.replies import alone
 
 Reply = Mapping[str, Any]
+
+# BadValue, FailedToParse, TypeMismatch, Overflow, InvalidBSON, BSONObjectTooLarge; and codes by a
+# place in the source.
+_UNREAD = frozenset({2, 9, 14, 15, 22, 10334})
+_NUMBERED_BY_PLACE = 15_000
 
 _SUMS = frozenset({"n", "nModified", "retriedStmtIds", "upserted", "writeErrors"})
 
@@ -109,3 +116,13 @@ class Kind:
 INSERTS = Kind("insert_one", "insert", "documents", Reading)
 UPDATES = Kind("update_one", "update", "updates", _UpdateReading)
 DELETES = Kind("delete_one", "delete", "deletes", _SumReading)
+
+
+def is_unread(error: BaseException | None) -> bool:
+    """Tell whether a server has refused a command as a whole because of something in it.
+
+    It has executed none of its statements then.
+    """
+    if not isinstance(error, OperationFailure) or isinstance(error, WriteError | WriteConcernError):
+        return False
+    return error.code is not None and (error.code in _UNREAD or error.code >= _NUMBERED_BY_PLACE)

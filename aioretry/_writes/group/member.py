@@ -9,7 +9,7 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
-from aioretry._commands.single import Travelling
+from aioretry._commands.single import Apart, Travelling
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.future import RunningWrite
 from aioretry.deadlines import Deadline
@@ -46,6 +46,7 @@ class CoalescedWrite(RunningWrite[Any]):
     __slots__ = (
         "_statement",
         "_tried",
+        "apart",
         "deadline",
         "holder",
         "index",
@@ -78,6 +79,9 @@ class CoalescedWrite(RunningWrite[Any]):
         self.outages = 0
         """How often nobody had found a server when it came."""
 
+        self.apart: Apart | None = None
+        """What it must not share with another one in a command; None if it can go with all."""
+
         self.result_of: Callable[[Mapping[str, Any]], Any] = _nothing
         """Turns the reply to it alone into what the user awaits."""
 
@@ -89,7 +93,7 @@ class CoalescedWrite(RunningWrite[Any]):
             ValueError: One can't be what it is.
         """
         self._statement = arguments.statement()
-        self.result_of = arguments.result
+        self.apart, self.result_of = arguments.apart, arguments.result
 
     def encode(self, codec_options: CodecOptions[Any]) -> int:
         """Encode its statement; return the size in bytes.

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,12 @@ _ALONE = Coalescing(1, 1)
 class _Lane:
     """Encoded writes that wait, in the order of the calls."""
 
-    __slots__ = ("_members", "size")
+    __slots__ = ("_apart", "_members", "size")
 
     def __init__(self) -> None:
         # A dict, because whoever leaves is anywhere.
         self._members: dict[CoalescedWrite, None] = {}
+        self._apart = 0
         self.size = 0
         """In bytes."""
 
@@ -80,29 +81,54 @@ class _Lane:
     def add(self, member: CoalescedWrite, size: int) -> None:
         """Have a write wait behind the others."""
         self._members[member] = None
+        self._apart += member.apart is not None
         self.size += size
 
     def remove(self, member: CoalescedWrite) -> None:
         """Take a write out."""
         del self._members[member]
+        self._apart -= member.apart is not None
         self.size -= len(member.raw)
 
     def take(self, coalescing: Coalescing) -> dict[CoalescedWrite, None]:
         """Take out the first ones that may travel together."""
-        if len(self._members) <= coalescing.max_documents and self.size <= coalescing.max_bytes:
+        is_small = len(self) <= coalescing.max_documents and self.size <= coalescing.max_bytes
+        if is_small and not self._apart:
             members, self._members, self.size = self._members, {}, 0
             return members
-        members, size = {}, 0
+        members, size, there = {}, 0, _There()
         for member in self._members:
             size += len(member.raw)
             if members and (
-                len(members) == coalescing.max_documents or size > coalescing.max_bytes
+                len(members) == coalescing.max_documents
+                or size > coalescing.max_bytes
+                or there.meets(member)
             ):
                 break
+            there.add(member)
             members[member] = None
         for member in members:
             self.remove(member)
         return members
+
+
+class _There:
+    """The documents of those that travel together."""
+
+    def __init__(self) -> None:
+        self._are_added_to: dict[Hashable, bool] = {}
+
+    def meets(self, member: CoalescedWrite) -> bool:
+        """Tell whether one would meet another one at its document, and not both only add to it."""
+        apart = member.apart
+        if apart is None or apart.key not in self._are_added_to:
+            return False
+        return not (apart.is_added_to and self._are_added_to[apart.key])
+
+    def add(self, member: CoalescedWrite) -> None:
+        """Have one travel."""
+        if member.apart is not None:
+            self._are_added_to[member.apart.key] = member.apart.is_added_to
 
 
 class GroupQueue:
@@ -261,15 +287,22 @@ class GroupQueue:
             self._fill_up()
 
     def _land(self, _: object) -> None:
-        shared, self._under_way = self._under_way, None
+        shared = self._under_way
         try:
             nobody = None if shared is None else shared.end()
             if nobody is not None:
                 self._give_up(nobody)
         finally:
-            # Those that write again as soon as they have their result travel with the others.
-            if self._unlimited or self._limited or self._later:
-                self._wake()
+            if shared is None or not shared.is_asking:
+                self._go_on()
+            else:  # what is asked for comes before what is sent next
+                shared.when_answered = self._go_on
+
+    def _go_on(self) -> None:
+        self._under_way = None
+        # Those that write again as soon as they have their result travel with the others.
+        if self._unlimited or self._limited or self._later:
+            self._wake()
 
     def _give_up(self, nobody: ServerSelectionTimeoutError) -> None:
         # One command after the other looks for a server. Who came before one began that has found

@@ -17,7 +17,7 @@ from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.surfacing import too_late
 from aioretry._retry.verdict import code_of, outcome_of_attempts
-from aioretry._writes.group.kinds import INSERTS, Kind, Reading
+from aioretry._writes.group.kinds import INSERTS, Kind, Reading, is_unread
 from aioretry._writes.resolve import CommandDoubt, Resolving
 from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
 from aioretry.errors import Attempt, Outcome, attach, outcome_of
@@ -194,11 +194,11 @@ class Shares:
         command = replace(
             whole.command, body=body, error_in=error_in, statement_count=1, may_fill_message=False
         )
-        # An answer without a word of it says nothing of it.
+        # An answer without a word of it says nothing of it, nor does one to what was not read.
         attempts = [
             self._as_alone(attempt, index)
             for attempt in whole.history()
-            if not self._is_silent(attempt, index)
+            if not (self._is_silent(attempt, index) or is_unread(attempt.error))
         ]
         return replace(whole, command=command, attempts=attempts, retries=None, pending=None)
 

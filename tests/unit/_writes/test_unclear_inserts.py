@@ -165,7 +165,7 @@ class TestReplies:
         answered(execution, clear)
         doubt_vague_replies(execution)
         assert [None, None, clear] == [attempt.reply for attempt in execution.attempts]
-        assert "acknowledged 2 of 3 inserts and refused 0" in str(execution.attempts[1].error)
+        assert "acknowledged 2 of 3 statements and refused 0" in str(execution.attempts[1].error)
 
 
 class TestInquiry:

@@ -61,6 +61,7 @@ class Apart(NamedTuple):
     """Whether it is added to only, which can be done in any order."""
 
     key: Hashable
+    """Its ``_id``, if that is a number; None if that is the same where its BSON is."""
 
 
 class Travelling(Arguments[T], Protocol):
@@ -404,10 +405,6 @@ def _is_by_id(filter: object) -> bool:
 
 
 def _key_of(filter: Mapping[str, Any]) -> Hashable:
-    """Return what is the same for filters of one ``_id``, whatever the types of its numbers."""
+    """Return an ``_id`` that may be the same in other types."""
     value = filter["_id"]
-    try:
-        hash(value)
-    except TypeError:
-        return repr(value)
-    return value  # type: ignore[no-any-return]
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

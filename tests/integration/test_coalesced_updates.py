@@ -2,9 +2,14 @@
 
 import asyncio
 import random
+import uuid
+from datetime import UTC, datetime
 
+import bson
 import pytest
+from bson.binary import Binary
 from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
 from pymongo import monitoring
 from pymongo.errors import AutoReconnect, OperationFailure, WriteError
 
@@ -13,6 +18,7 @@ from aioretry.testing import Standalone
 from tests.lengths import in_full
 
 INCREMENT = {"$inc": {"n": 1}}
+DAMAGED = RawBSONDocument(bson.encode({"a": {"b": "text"}}).replace(b"text\0", b"text!"))
 
 
 class Commands(monitoring.CommandListener):
@@ -143,6 +149,20 @@ class TestOrder:
         assert [3, 1, 2] == commands.sizes
         assert 9 == stored.find_one({"_id": 1})["n"]
 
+    async def test_of_ids_that_become_the_same(self, together, stored, commands):
+        """Those of times have milliseconds only, and a UUID is one as a Binary, too."""
+        number, time = uuid.uuid4(), datetime(2026, 1, 1, tzinfo=UTC)
+        numbers = Binary.from_uuid(number), Binary(number.bytes, 4)
+        pairs = [(time, time.replace(microsecond=9)), numbers]
+        for one, same in pairs:
+            stored.insert_one({"_id": one, "n": 0})
+            commands.sent.clear()
+            writes = [together.update_one({"_id": one}, {"$set": {"n": 0}})]
+            writes.append(together.update_one({"_id": same}, {"$set": {"n": 7}}))
+            assert [THE_SAME, CHANGED] == list(map(told, await asyncio.gather(*writes)))
+            assert [1, 1] == commands.sizes
+            assert 7 == stored.find_one({"_id": one})["n"]
+
     async def test_what_is_asked_for_comes_first(self, replica_set, together, stored):
         """What is sent next waits for it."""
         asks = {"where": lambda command: "stmtIds" in command}
@@ -177,6 +197,7 @@ class TestStrangers:
             ("replace_one", ({"_id": 3}, nest(250)), {}),
             ("delete_one", ({"_id": nest(250)},), {}),
             ("insert_one", ({"_id": "new", "a": nest(250)},), {}),
+            ("replace_one", ({"_id": 3}, DAMAGED), {}),
         ],
         ids=repr,
     )

@@ -99,7 +99,9 @@ class SharedCommand:
 
     @property
     def waiting(self) -> int:
-        """How many writes are in it, unless an attempt is in the air."""
+        """How many writes are in it, or are still asked about, unless an attempt is in the air."""
+        if self.write.done():
+            return len(self._asked)
         return len(self) if self._execution.pending is None else 0
 
     @property
@@ -241,15 +243,17 @@ class SharedCommand:
 
     def _hear(self, member: CoalescedWrite, index: int, asked: asyncio.Future[Any]) -> None:
         try:
-            result = asked.result()
+            own, result = None, asked.result()
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001 - told to whom it is for
-            self._has_doubts = True
-            self._tell(member, index, exc)
-        else:
-            self._tell(member, index, None, result)
-        del self._asked[index]
-        if self._asked:
-            return
+            own, result = exc, None
+        try:
+            self._tell(member, index, own, result)
+        finally:  # whatever that raises, the next command waits for this
+            del self._asked[index]
+            if not self._asked:
+                self._end_asking()
+
+    def _end_asking(self) -> None:
         if not (self._has_doubts or self._gone):
             # Each was answered: the session is as good as new, and the server knows it already.
             self._execution.lease.settle_asked()
@@ -268,6 +272,7 @@ class SharedCommand:
         elif own is None:
             member.succeed(result, self.attempts)
         else:
+            self._has_doubts |= outcome_of(own) is Outcome.UNKNOWN  # resolve() needs the session
             member.fail(own, self.attempts)
 
     def _acknowledge(self, gone: BaseException) -> None:

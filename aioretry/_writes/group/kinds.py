@@ -10,10 +10,7 @@ from aioretry._commands.replies import alone
 
 Reply = Mapping[str, Any]
 
-# BadValue, FailedToParse, TypeMismatch, Overflow, InvalidBSON, BSONObjectTooLarge; and codes by a
-# place in the source.
-_UNREAD = frozenset({2, 9, 14, 15, 22, 10334})
-_NUMBERED_BY_PLACE = 15_000
+_UNREAD = frozenset({15, 22})  # Overflow, of the levels of a document; InvalidBSON
 
 _SUMS = frozenset({"n", "nModified", "retriedStmtIds", "upserted", "writeErrors"})
 
@@ -32,6 +29,8 @@ class Reading:
         self.denials: dict[int, Reply] = {e["index"]: e for e in reply.get("writeErrors", ())}
         """The errors of the statements that were refused, by their places."""
 
+        self._good: Reply | None = None
+
     @property
     def is_plain(self) -> bool:
         """Whether every statement is acknowledged, and it is known what came of it."""
@@ -44,7 +43,12 @@ class Reading:
 
     def alone(self, index: int) -> Reply | None:
         """Return what the reply to a statement alone would have been; None if that is not said."""
-        return alone(self._reply, self.denials.get(index))
+        denial = self.denials.get(index)
+        if denial is not None:
+            return alone(self._reply, denial)
+        if self._good is None:  # which is the same for thousands
+            self._good = alone(self._reply, None)
+        return self._good
 
 
 class _SumReading(Reading):
@@ -125,4 +129,4 @@ def is_unread(error: BaseException | None) -> bool:
     """
     if not isinstance(error, OperationFailure) or isinstance(error, WriteError | WriteConcernError):
         return False
-    return error.code is not None and (error.code in _UNREAD or error.code >= _NUMBERED_BY_PLACE)
+    return error.code in _UNREAD

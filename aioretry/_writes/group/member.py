@@ -106,6 +106,8 @@ class CoalescedWrite(RunningWrite[Any]):
             self.raw = bytes(statement.raw)
         else:
             self.raw = bson.encode(statement, codec_options=codec_options)
+        if self.apart is not None and self.apart.key is None:
+            self.apart = self.apart._replace(key=_filter_in(self.raw))
         return len(self.raw)
 
     def succeed(self, result: Any, tried: Sequence[Attempt]) -> None:
@@ -150,6 +152,12 @@ class CoalescedWrite(RunningWrite[Any]):
             self._tried = holder.attempts
             holder.let_go(self, exc)
         self._statement, self.raw = None, b""
+
+
+def _filter_in(raw: bytes) -> bytes:
+    """Return the BSON of a statement's first field, which is its filter."""
+    start = raw.index(b"\0", 5) + 1  # after the length, the type and the name
+    return raw[start : start + int.from_bytes(raw[start : start + 4], "little")]
 
 
 def _nothing(reply: Mapping[str, Any]) -> None:

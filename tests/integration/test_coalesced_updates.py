@@ -85,6 +85,16 @@ class TestTogether:
         assert (False, "txnNumber" in commands.sent[0]) == (commands.sent[0]["ordered"], True)
         assert [30, 30, 30] == [each["n"] for each in stored.find({"_id": {"$lt": 4}})]
 
+    async def test_ids_of_any_kind(self, collection, commands, stored):
+        """Whatever they are, those that differ travel together."""
+        ids = ["a", "b", 1, 2.5, uuid.uuid4().bytes, {"x": 1}, {"x": 2}, None, True]
+        together = collection.coalesced()
+        await together.find_one()  # before that, nobody knows the server
+        writes = [together.replace_one({"_id": each}, {"n": 1}, upsert=True) for each in ids]
+        await asyncio.gather(*writes)
+        assert [len(ids)] == commands.sizes
+        assert len(ids) == stored.count_documents({})
+
     async def test_each_is_told_its_own(self, together, commands, stored):
         """Where the sums do not say, each is asked for by its number."""
         results = await asyncio.gather(
@@ -439,3 +449,24 @@ class TestLeaving:
             assert Outcome.UNKNOWN is outcome_of(caught.value)
             held.disarm()
         assert CHANGED == told(await patient)
+
+    async def test_one_whose_turn_to_be_asked_for_has_not_come(
+        self, replica_set, client_class, together, commands
+    ):
+        """Who leaves before that is not asked for any more."""
+        options = {"maxPoolSize": 1, "event_listeners": [commands]}
+        asks = {"where": lambda command: "stmtIds" in command}
+        async with client_class(replica_set.uri, **options) as client:
+            narrow = client[together.database.name][together.name].coalesced()
+            await narrow.find_one()
+            with replica_set.faults.hang("update", **asks) as held:
+                first, left = (narrow.update_one({"_id": key}, INCREMENT) for key in (1, "none"))
+                await held.wait_until_fired()
+                left.cancel()
+                with pytest.raises(asyncio.CancelledError) as caught:
+                    await left
+                held.disarm()
+            assert CHANGED == told(await first)
+            await narrow.update_one({"_id": 2}, INCREMENT)
+        assert [[0]] == commands.asked
+        assert Outcome.UNKNOWN is outcome_of(caught.value)

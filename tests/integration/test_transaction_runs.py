@@ -466,6 +466,33 @@ class TestFirst:
                 assert len({type(end) for end in ends}) == 1, ends
                 await session.abort_transaction()
 
+    async def test_that_was_never_sent(self, replica_set, accounts, client_class, commands):
+        """Another one is the first then, and the others wait for that."""
+        options = {"maxPoolSize": 2, "event_listeners": [commands]}
+        increment = {"$inc": {"money": 1}}
+        async with client_class(replica_set.uri, **options) as client:
+            narrow = client[accounts.database.name][accounts.name]
+            async with await client.start_session() as session:
+                await settled(session.start_transaction())
+                with replica_set.faults.hang("insert", times=2) as held:
+                    busy = [narrow.insert_one({}) for _ in range(2)]
+                    await held.wait_until_fired(2)
+                    first, *others = (
+                        narrow.update_one({"_id": each}, increment, session=session)
+                        for each in "ABAB"
+                    )
+                    first.cancel()
+                    begins = {"where": lambda command: command.get("startTransaction")}
+                    with replica_set.faults.hang("update", **begins) as begun:
+                        held.disarm()
+                        await asyncio.gather(*busy)
+                        await begun.wait_until_fired()
+                        for _ in range(5):  # in the time of which others could be sent
+                            await narrow.insert_one({})
+                        assert 1 == len([each for each in commands.sent if "update" in each])
+                    await asyncio.gather(*others)
+                await session.commit_transaction()
+
 
 class TestGroups:
     async def test_a_transient_error_in_a_group(self, replica_set, client, accounts, commands):

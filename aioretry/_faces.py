@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioretry._writes.contention import contended
 from aioretry._writes.context import settled
-from aioretry._writes.methods import WritingCollection
+from aioretry._writes.writing import WritingCollection
 
 __all__ = [
     "Client",

@@ -12,8 +12,8 @@ from aioretry._commands.command import Command, Reading
 from aioretry._commands.target import Target
 from aioretry._drivers.port import DocumentT
 from aioretry._writes.context import TransactionalSession
-from aioretry._writes.methods import Typed, WritingCollection, is_in_transaction
 from aioretry._writes.statements import Statement, WithoutOutcome
+from aioretry._writes.writing import Typed, WritingCollection, is_in_transaction
 
 T = TypeVar("T")
 FoundT = TypeVar("FoundT")

@@ -425,8 +425,8 @@ MUTATIONS = [
     Mutation(
         "connections are trusted after one of them broke",
         "_drivers/engine/idle.py",
-        "        and connection.id < pool.doubted_below",
-        "        and False",
+        "    is_older = connection.id < pool.doubted_below",
+        "    is_older = False",
         held_by="tests/integration/test_breaks.py",
         why="it lies below the port",
     ),

@@ -23,11 +23,8 @@ def doubt_all(pool: Any) -> None:
 
 def is_doubted(pool: Any, connection: Any) -> bool:
     """Tell whether a connection has to be asked before it is used."""
-    return bool(
-        pool.breaks
-        and connection.id < pool.doubted_below
-        and getattr(connection, "proven", 0) < pool.breaks
-    )
+    is_older = connection.id < pool.doubted_below
+    return bool(is_older and getattr(connection, "proven", 0) < pool.breaks)
 
 
 def trust(connection: Any, breaks: int) -> None:

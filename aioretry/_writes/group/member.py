@@ -107,7 +107,7 @@ class CoalescedWrite(RunningWrite[Any]):
         else:
             self.raw = bson.encode(statement, codec_options=codec_options)
         if self.apart is not None and self.apart.key is None:
-            self.apart = self.apart._replace(key=_filter_in(self.raw))
+            self.apart = Apart(self.apart.is_added_to, _filter_in(self.raw))
         return len(self.raw)
 
     def succeed(self, result: Any, tried: Sequence[Attempt]) -> None:

@@ -68,6 +68,9 @@ class Clocks:
         self.set_ahead = 0.0
         """By how much the wall clock was set ahead, in seconds."""
 
+        self._settings: list[tuple[float, float]] = []
+        """What it said whenever it was set, and by how much it was set ahead, in seconds."""
+
     def monotonic(self) -> float:
         """Return the monotonic time."""
         return self.loop.time()
@@ -75,6 +78,15 @@ class Clocks:
     def wall(self) -> float:
         """Return the seconds since the epoch."""
         return EPOCH + self.loop.time() + self.set_ahead
+
+    def set_wall(self, seconds: float) -> None:
+        """Set the wall clock ahead, or back."""
+        self._settings.append((self.wall(), seconds))
+        self.set_ahead += seconds
+
+    def real_age(self, at: float) -> float:
+        """Return how long ago the wall clock said something, in seconds that have passed."""
+        return self.wall() - at - sum(seconds for before, seconds in self._settings if at <= before)
 
     @contextlib.contextmanager
     def in_force(self, seed: object) -> Iterator[None]:

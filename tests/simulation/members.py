@@ -25,7 +25,7 @@ from tests.simulation.commands import (
     with_concern_error,
 )
 from tests.simulation.reading import answer_to
-from tests.simulation.state import Documents, Entry, Execution, State, Work
+from tests.simulation.state import REMEMBERED_FOR, Documents, Entry, Execution, State, Work
 from tests.simulation.transactions import Status, Transaction, Transactions
 
 if TYPE_CHECKING:
@@ -66,13 +66,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Belated:
-    """A command that was executed once more, because it was forgotten while a router had it."""
+    """A command that was executed once more, because it was forgotten meanwhile."""
 
     command: Command
     at: float
     """When that was, in seconds."""
 
     has_slept: bool
+    was_early: bool = False
+    """Whether it was forgotten before its time, by a wall clock that was set ahead."""
     """Whether it lay unread at a router that slept."""
 
 
@@ -120,7 +122,10 @@ class Member:
         self._committed_length = 0
 
         self.forgotten: dict[bytes, float] = {}
-        """The sessions of which it has forgotten what was done, and when it did, in seconds."""
+        """The sessions of which it has forgotten what was done, and when it did, in seconds.
+
+        That is never over where it was too early: who sends something again relies on it still.
+        """
 
         self.journaled = 0
         self.term = 0
@@ -213,7 +218,8 @@ class Member:
         self.transactions.begin_write(command, self.state)
         if self._has_outlived_memory(request):
             at = self._set.loop.time()
-            self._set.belated.append(Belated(command, at, request.has_slept))
+            was_early = self.forgotten[command.session] == math.inf
+            self._set.belated.append(Belated(command, at, request.has_slept, was_early))
         began, loop = self._set.loop.time(), self._set.loop
         execution = Execution(
             self._set.version,
@@ -307,7 +313,7 @@ class Member:
         self.resume()
 
     def _has_outlived_memory(self, request: Request) -> bool:
-        """Tell whether what it asks was done, and was forgotten while a router had it."""
+        """Tell whether what it asks was done, and was forgotten too early, or on its way."""
         session, number = request.command.session, request.command.number
         if session is None or request.since > self.forgotten.get(session, -math.inf):
             return False
@@ -357,9 +363,10 @@ class Member:
 
     def forget_old(self) -> None:
         """Forget what was done long ago over sessions that there are no more."""
-        old = self.state.forget_old(self._set.clocks.wall(), self._set.sessions)
-        self.forgotten.update(dict.fromkeys(old, self._set.loop.time()))
-        for session in old:
+        clocks = self._set.clocks
+        for session, at in self.state.forget_old(clocks.wall(), self._set.sessions).items():
+            is_early = clocks.real_age(at) <= REMEMBERED_FOR
+            self.forgotten[session] = math.inf if is_early else self._set.loop.time()
             self.transactions.forget(session)
 
     def has_committed(self, index: int) -> None:

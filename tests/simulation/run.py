@@ -340,7 +340,7 @@ class Run:
                 self.driver.network = replace(self.plan.network, vanished=1.0)
                 later(fault.seconds, self._end_partition)
             case "wall_clock":
-                self.clocks.set_ahead += 100 * (fault.seconds - 5)
+                self.clocks.set_wall(100 * (fault.seconds - 5))
 
     def _trouble_router(self, fault: Fault) -> None:
         if self.plan.routers is None:
@@ -795,14 +795,15 @@ class Run:
         """Return how often a statement was executed that a router had kept until it was forgotten.
 
         Nothing tells the servers that it is old (docs/limits.md). A router that is awake keeps it
-        so long only where its deadline, which a key makes shorter, does not end that before.
+        so long only where its deadline, which a key makes shorter, does not end that before, or
+        where it was forgotten too early.
         """
         limit = operation.deadline
         is_short = limit is not None and (limit < REMEMBERED_FOR or operation.kind == "keyed")
         return sum(
             tag in re.findall(_TAG, str(one.command.body))
             for one in self.set.belated
-            if one.at <= until and (one.has_slept or not is_short)
+            if one.at <= until and (one.has_slept or one.was_early or not is_short)
         )
 
     def _judge_leaks(self) -> None:

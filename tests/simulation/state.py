@@ -110,17 +110,17 @@ class State:
             if not entry.commits:
                 record.statements[entry.statement] = entry.answer
 
-    def forget_old(self, now: float, sessions: Container[bytes]) -> list[bytes]:
+    def forget_old(self, now: float, sessions: Container[bytes]) -> dict[bytes, float]:
         """Forget what is old, apart from what was done over sessions that there are.
 
         Returns:
-            The sessions of what it was.
+            The sessions of what it was, and when it was done, by the wall clock.
         """
-        old = [
-            session
+        old = {
+            session: record.at
             for session, record in self.records.items()
             if session not in sessions and now - record.at > REMEMBERED_FOR
-        ]
+        }
         for session in old:
             del self.records[session]
         return old

@@ -241,6 +241,16 @@ class TestRouters:
         assert times == world.document(1)["n"]
         assert [True] * (times - 1) == [one.has_slept for one in world.set.belated]
 
+    def test_a_clock_that_is_set_ahead(self, world):
+        """What was done over a session that was ended is forgotten too early."""
+        world.ask("update", INCREMENT, number=1)
+        world.set.end_sessions([b"s"])
+        world.clocks.set_wall(2 * REMEMBERED_FOR)
+        world.go_on(400.0)
+        world.ask("update", INCREMENT, number=1)
+        assert 2 == world.document(1)["n"]
+        assert [True] == [one.was_early for one in world.set.belated]
+
     def test_what_is_sent_too_late(self, world):
         """It is executed once more, too, and is not the router's fault."""
         world.ask("update", INCREMENT, number=1)

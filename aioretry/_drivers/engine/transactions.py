@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pymongo.errors import InvalidOperation
+from pymongo.read_preferences import ReadPreference
 
 from aioretry._commands.error_codes import OVERLOADED
 from aioretry._drivers.port import TransactionOptions
@@ -165,6 +167,29 @@ class _Stamp(_Guarded):
             session._latest = command
 
 
+def _going_on(apply_to: Callable[..., None]) -> Callable[..., None]:
+    """Return PyMongo's way to add a session to a command, and a short one in transactions.
+
+    All that come after the first statement of one get the same three fields.
+    """
+
+    def add(
+        session: Any, command: Any, is_retryable: bool, preference: Any, connection: Any
+    ) -> None:
+        server_session = session._server_session
+        goes_on = session.in_transaction and not session._starting_transaction
+        is_usual = preference is ReadPreference.PRIMARY and not is_retryable
+        if not goes_on or not is_usual or server_session is None:
+            apply_to(session, command, is_retryable, preference, connection)
+            return
+        server_session.last_use = time.monotonic()
+        command["lsid"] = server_session.session_id
+        command["txnNumber"] = server_session.transaction_id
+        command["autocommit"] = False
+
+    return add
+
+
 def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
     """Have a session refuse what comes from runs that have ended, and know what is in the air.
 
@@ -181,7 +206,7 @@ def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
     session._is_spent = False
     session._latest = {}
     session._process_response = _Hearing(session)
-    session._apply_to = _Stamp(session, kind._apply_to, runs)
+    session._apply_to = _Stamp(session, _going_on(kind._apply_to), runs)
     take_number = kind._start_retryable_write
     session._start_retryable_write = _Beginning(session, session, take_number, runs)
     transaction.reset = _Beginning(session, transaction, type(transaction).reset, runs)

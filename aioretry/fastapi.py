@@ -118,12 +118,14 @@ Client = Annotated[_faces.MotorClient, Depends(_client_of)]
 AsyncioClient = Annotated[AsyncRetryClient[dict[str, Any]], Depends(_client_of)]
 """The same, for type checkers, where it is an :class:`~aioretry.pymongo.AsyncRetryClient`."""
 
-_EitherClient = Annotated[_faces.Client, Depends(_client_of)]
+
+def _database_of(client: _faces.Client, name: str | None) -> _faces.Database:
+    return client.get_default_database() if name is None else client[name]
 
 
 def database(
     name: str | None = None,
-) -> Callable[[_faces.Client], Awaitable[_faces.Database]]:
+) -> Callable[[HTTPConnection], Awaitable[_faces.Database]]:
     """Return what gives a database: ``Annotated[RetryMotorDatabase, Depends(database("shop"))]``.
 
     With the other client, that is ``Annotated[AsyncRetryDatabase, Depends(database("shop"))]``.
@@ -137,8 +139,9 @@ def database(
     if not isinstance(name, str | None):
         raise TypeError(f"name must be a str or None, not {name!r}")
 
-    async def database_of(client: _EitherClient) -> _faces.Database:
-        return client.get_default_database() if name is None else client[name]
+    # Not by the other dependency: FastAPI would solve that for each request, too.
+    async def database_of(connection: HTTPConnection) -> _faces.Database:
+        return _database_of(await _client_of(connection), name)
 
     return database_of
 
@@ -377,7 +380,6 @@ def idempotency_key(
 
     async def key_of_request(
         request: Request,
-        client: _EitherClient,
         caller: Annotated[Any, Depends(scope)],
         field: Annotated[str | None, Header(alias=KEY_HEADER)] = None,
     ) -> CallerKey:
@@ -390,7 +392,7 @@ def idempotency_key(
             raise ProblemError(key.status, key.reason, key.detail)
         path, query = request.scope["path"], request.scope.get("query_string", b"")
         stands_for = joined(request.method, path, query, await _body_of(request))
-        kept = client.get_default_database() if database is None else client[database]
+        kept = _database_of(await _client_of(request), database)
         return CallerKey(keys, kept, caller, key, stands_for)
 
     return key_of_request

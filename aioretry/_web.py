@@ -298,6 +298,9 @@ def has_body(status: int) -> bool:
     return status >= 200 and status not in _WITHOUT_BODY
 
 
+_PLAIN: CodecOptions[dict[str, Any]] = CodecOptions()
+
+
 class KeyOfRequest:
     """The Idempotency-Key of one request, for one caller.
 
@@ -327,7 +330,8 @@ class KeyOfRequest:
             raise ValueError("scope must say who calls, and gave an empty str")
         self._keys = keys
         # Answers are made of plain values here, whatever the database's are.
-        self._database = database.with_options(codec_options=CodecOptions())
+        is_plain = database.codec_options == _PLAIN
+        self._database = database if is_plain else database.with_options(codec_options=_PLAIN)
         self._caller = caller
         self._key = None if isinstance(key, NoKey) else joined(KEY_HEADER, caller, key)
         self._request = hashlib.sha256(request).digest()

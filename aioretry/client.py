@@ -30,6 +30,7 @@ from aioretry._writes.context import (
     positive,
     thread_counts,
 )
+from aioretry._writes.kept import database_of
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook
 from aioretry.session import RetryMotorClientSession
@@ -87,6 +88,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             # Motor tells everybody that it is deprecated; our users know from our own docs.
             warnings.filterwarnings("ignore", message=".*[Mm]otor.*", category=DeprecationWarning)
             super().__init__(*args, _pool_class=motor.pool_class(uses), **kwargs)
+        self._known: dict[str, RetryMotorDatabase[DocumentT]] = {}
         delegate = self.delegate
         policy = motor.policy(delegate)
         self._driver = motor.MotorDriver(
@@ -121,7 +123,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             await anyio.to_thread.run_sync(self.close, limiter=anyio.CapacityLimiter(1))
 
     def __getitem__(self, name: str) -> RetryMotorDatabase[DocumentT]:
-        return RetryMotorDatabase(self, name)
+        return database_of(self, RetryMotorDatabase, name)
 
     def __getattr__(self, name: str) -> RetryMotorDatabase[DocumentT]:
         if name.startswith("_"):

@@ -14,6 +14,7 @@ from aioretry._drivers.motor import (
 )
 from aioretry._drivers.port import DocumentT
 from aioretry._writes.context import WritePath
+from aioretry._writes.kept import by_name
 from aioretry.collection import RetryMotorCollection
 
 __all__ = ["RetryMotorDatabase"]
@@ -27,12 +28,14 @@ class RetryMotorDatabase(AsyncIOMotorDatabase[DocumentT]):
     Its own commands are sent again after an overload error only, by PyMongo.
     """
 
+    _known: dict[str, RetryMotorCollection[DocumentT]] | None = None
+
     def __init__(self, client: Any, name: str, **kwargs: Any) -> None:
         super().__init__(client, name, **kwargs)
         self._write_path: WritePath = client._write_path
 
     def __getitem__(self, name: str) -> RetryMotorCollection[DocumentT]:
-        return RetryMotorCollection(self, name)
+        return by_name(self._known, RetryMotorCollection, self, name)
 
     def __getattr__(self, name: str) -> RetryMotorCollection[DocumentT]:
         if name.startswith("_"):

@@ -16,6 +16,7 @@ from aioretry._drivers.port import DOUBT_AFTER, DocumentT
 from aioretry._drivers.pymongo_async import AsyncMongoClient, TransactionOptions
 from aioretry._retry.loop import MOST_UNDER_WAY, MOST_WAITING
 from aioretry._writes.context import CLOSE_TIMEOUT, WritePath, all_hooks, patience, positive
+from aioretry._writes.kept import database_of
 from aioretry.events import Hook
 from aioretry.pymongo._database import AsyncRetryDatabase
 from aioretry.pymongo._session import AsyncRetryClientSession
@@ -64,6 +65,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         at_once = positive("max_concurrent_attempts", max_concurrent_attempts)
         most_waiting = positive("max_waiting_writes", max_waiting_writes)
         super().__init__(*args, _pool_class=pymongo_async.pool_class(uses), **kwargs)
+        self._known: dict[str, AsyncRetryDatabase[DocumentT]] = {}
         self._driver = pymongo_async.AsyncioDriver(self, at_once, uses, doubt_after)
         self._write_path = WritePath(
             self._driver,
@@ -92,7 +94,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
             await self.close()
 
     def __getitem__(self, name: str) -> AsyncRetryDatabase[DocumentT]:
-        return self._databases(self, name)
+        return database_of(self, self._databases, name)
 
     def __getattr__(self, name: str) -> AsyncRetryDatabase[DocumentT]:
         if name.startswith("_"):

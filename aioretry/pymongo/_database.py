@@ -9,6 +9,7 @@ from pymongo.write_concern import WriteConcern
 from aioretry._drivers.port import DocumentT
 from aioretry._drivers.pymongo_async import AsyncClientSession, AsyncDatabase
 from aioretry._writes.context import WritePath
+from aioretry._writes.kept import by_name
 from aioretry.pymongo._collection import AsyncRetryCollection
 
 
@@ -20,12 +21,14 @@ class AsyncRetryDatabase(AsyncDatabase[DocumentT]):
 
     _collections: type[AsyncRetryCollection[DocumentT]] = AsyncRetryCollection
 
+    _known: dict[str, AsyncRetryCollection[DocumentT]] | None = None
+
     def __init__(self, client: Any, name: str, *args: Any, **kwargs: Any) -> None:
         super().__init__(client, name, *args, **kwargs)
         self._write_path: WritePath = client._write_path
 
     def __getitem__(self, name: str) -> AsyncRetryCollection[DocumentT]:
-        return self._collections(self, name)
+        return by_name(self._known, self._collections, self, name)
 
     def __getattr__(self, name: str) -> AsyncRetryCollection[DocumentT]:
         if name.startswith("_"):

@@ -59,9 +59,9 @@ class FormRequest(Request):
 async def stands_for(request: Request) -> bytes:
     """What the key of a request stands for."""
     client = RetryClient("mongodb://127.0.0.1:1/?connect=false")
-    request.state.mongodb_keys = Keys(SECRET, "tests")
+    request.state.mongodb, request.state.mongodb_keys = client, Keys(SECRET, "tests")
     try:
-        return (await of_me(request, client, "me"))._request
+        return (await of_me(request, "me"))._request
     finally:
         client.close()
 

@@ -1,4 +1,4 @@
-"""What is asked for by name again and again is made once; the collections of a client's database."""
+"""What is asked for by name again and again is made once, by clients and their databases."""
 
 import gc
 import weakref

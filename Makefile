@@ -45,7 +45,9 @@ demo: $(STAMP)
 quick: check
 	$(PYTEST) -n 5 -m "not server and not more and not matrix" $(ARGS)
 
-test: check pytest
+# Types need one core for a minute, which the tests leave them.
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j 2 check pytest
 
 test-all: check
 	AIORETRY_FULL=1 $(PYTEST) -n $(AT_ONCE) $(ARGS)

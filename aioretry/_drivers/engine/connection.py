@@ -213,12 +213,6 @@ class _Interrupt:
         self._connection = weakref.ref(connection)
 
     @property
-    def resting(self) -> Any:
-        """PyMongo's own object if nothing is under way over the connection, or None."""
-        held = self._connection()
-        return None if held is None or held.is_used else held.connection
-
-    @property
     def heard(self) -> float:
         """When something came last."""
         held = self._connection()

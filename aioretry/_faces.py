@@ -19,9 +19,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from aioretry.client import RetryClient
-    from aioretry.collection import RetryMotorCollection
-    from aioretry.database import RetryMotorDatabase
+    from aioretry import RetryClient, RetryMotorCollection, RetryMotorDatabase
     from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection, AsyncRetryDatabase
 
     Client: TypeAlias = RetryClient[Any] | AsyncRetryClient[Any]

@@ -30,7 +30,7 @@ from aioretry._writes.context import (
     positive,
     thread_counts,
 )
-from aioretry._writes.kept import database_of
+from aioretry._writes.kept import by_name
 from aioretry.database import RetryMotorDatabase
 from aioretry.events import Hook
 from aioretry.session import RetryMotorClientSession
@@ -123,7 +123,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             await anyio.to_thread.run_sync(self.close, limiter=anyio.CapacityLimiter(1))
 
     def __getitem__(self, name: str) -> RetryMotorDatabase[DocumentT]:
-        return database_of(self, RetryMotorDatabase, name)
+        return by_name(self._known, RetryMotorDatabase, self, name, "_client")
 
     def __getattr__(self, name: str) -> RetryMotorDatabase[DocumentT]:
         if name.startswith("_"):

@@ -22,8 +22,8 @@ __all__ = ["RetryMotorCollection"]
 
 
 class RetryMotorCollection(  # type: ignore[misc]  # a running future is more than a coroutine
-    WriteMethods[DocumentT, AgnosticClientSession, DocumentT],  # the session as in Motor's stubs
-    ReadMethods[DocumentT, AgnosticClientSession, DocumentT],
+    WriteMethods[AgnosticClientSession, DocumentT, DocumentT],  # the session as in Motor's stubs
+    ReadMethods[AgnosticClientSession, DocumentT, DocumentT],
     BeginsOperations,
     AsyncIOMotorCollection[DocumentT],
 ):

@@ -34,8 +34,11 @@ class RetryMotorDatabase(AsyncIOMotorDatabase[DocumentT]):
         super().__init__(client, name, **kwargs)
         self._write_path: WritePath = client._write_path
 
+    def _be_kept(self) -> None:
+        self._known = {}
+
     def __getitem__(self, name: str) -> RetryMotorCollection[DocumentT]:
-        return by_name(self._known, RetryMotorCollection, self, name)
+        return by_name(self._known, RetryMotorCollection, self, name, "database")
 
     def __getattr__(self, name: str) -> RetryMotorCollection[DocumentT]:
         if name.startswith("_"):

@@ -384,6 +384,7 @@ def idempotency_key(
         field: Annotated[str | None, Header(alias=KEY_HEADER)] = None,
     ) -> CallerKey:
         del field  # it is for the documentation of the service
+        client = await _client_of(request)
         keys: Keys | None = getattr(request.state, "mongodb_keys", None)
         if keys is None:
             raise RuntimeError("there are no keys: mongodb_lifespan(uri, keys=Keys(...)) has them")
@@ -392,7 +393,7 @@ def idempotency_key(
             raise ProblemError(key.status, key.reason, key.detail)
         path, query = request.scope["path"], request.scope.get("query_string", b"")
         stands_for = joined(request.method, path, query, await _body_of(request))
-        kept = _database_of(await _client_of(request), database)
+        kept = _database_of(client, database)
         return CallerKey(keys, kept, caller, key, stands_for)
 
     return key_of_request

@@ -81,7 +81,15 @@ INSIDE = {
         {"loop"},
     ],
     "_writes": [
-        {"bulk_result", "contention", "context", "future", "group.kinds", "unclear_inserts"},
+        {
+            "bulk_result",
+            "contention",
+            "context",
+            "future",
+            "group.kinds",
+            "kept",
+            "unclear_inserts",
+        },
         {"resolve", "group.member"},
         {"single", "group.shares"},
         {"bulk", "keyed", "group.command", "statements"},
@@ -217,6 +225,7 @@ def test_private_names_of_others_are_left_alone(path):
     if room == "_drivers":
         return
     ours = {
+        "_be_kept",
         "_calls",
         "_commit",
         "_first_statement",

@@ -5,7 +5,7 @@ import enum
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import anyio
 from bson.binary import Binary
@@ -16,7 +16,12 @@ from aioretry._drivers.transaction_runs import Runs
 from aioretry.deadlines import Deadline
 
 T = TypeVar("T")
-DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
+if TYPE_CHECKING:  # checkers know it without that package
+    from typing_extensions import TypeVar as WithDefault
+
+    DocumentT = WithDefault("DocumentT", bound=Mapping[str, Any], default=dict[str, Any])
+else:
+    DocumentT = TypeVar("DocumentT", bound=Mapping[str, Any])
 
 Address: TypeAlias = tuple[str, int | None]
 

@@ -1,6 +1,5 @@
 """Databases and collections that are asked for by name, again and again."""
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -8,31 +7,32 @@ T = TypeVar("T")
 _MOST = 100
 
 
-def by_name(known: dict[str, T] | None, make: Callable[[Any, str], T], owner: Any, name: str) -> T:
-    """Return what has a name; the first hundred are made once.
+def by_name(known: dict[str, T] | None, kind: type[Any], owner: Any, name: str, owned_as: str) -> T:
+    """Return what has a name: of the first hundred of an owner, a copy of what was made once.
+
+    Each caller has one of its own, as of the driver: what it does to that is nothing to others.
 
     Args:
-        known: What was made for the owner, and is gone with it; None if nothing is kept for that.
-        make: Makes it of the owner and the name.
+        known: What was made for the owner; None if nothing is kept for that.
+        kind: What it is; made of the owner and the name.
         owner: A client, or a database.
-        name: A text; of anything else ``make`` says what is wrong.
+        name: A text. Of the user's own kinds of text nothing is kept: equal ones may make other
+            names. Of anything else ``kind`` says what is wrong.
+        owned_as: The attribute by which it knows its owner.
     """
-    if known is None or not isinstance(name, str):
-        return make(owner, name)
+    made: T
+    if known is None or type(name) is not str:
+        made = kind(owner, name)
+        return made
     found = known.get(name)
     if found is None:
-        found = make(owner, name)
-        if len(known) < _MOST:
-            known[name] = found
-    return found
-
-
-def database_of(client: Any, make: Callable[[Any, str], T], name: str) -> T:
-    """Return a client's database of a name, which keeps its collections if the client keeps it.
-
-    One that is made for a call keeps none: they would refer to each other.
-    """
-    found: Any = by_name(client._known, make, client, name)
-    if found._known is None and found is client._known.get(name):
-        found._known = {}
-    return found  # type: ignore[no-any-return]
+        made = kind(owner, name)
+        if len(known) >= _MOST:
+            return made
+        # What it keeps in its turn refers to it, and not to a copy, which can go.
+        ready: Any = made
+        ready._be_kept()
+        known[name] = found = made
+    copy: T = object.__new__(kind)
+    vars(copy).update(vars(found), **{owned_as: owner})
+    return copy

@@ -23,7 +23,7 @@ SelfT = TypeVar("SelfT", bound="WritingCollection")
 T = TypeVar("T")
 
 
-class WriteMethods(WritingCollection, Typed[DocumentT, SessionT, FoundT]):
+class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
     """The writes: each returns a running future."""
 
     def insert_one(

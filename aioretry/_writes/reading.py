@@ -89,7 +89,7 @@ class ReadingCollection(WritingCollection):
         return read.begin(ReadingArguments(given, reading), target)
 
 
-class ReadMethods(ReadingCollection, Typed[DocumentT, SessionT, FoundT]):
+class ReadMethods(ReadingCollection, Typed[SessionT, FoundT, DocumentT]):
     """The reads of one command and one reply: each returns a running future."""
 
     def find_one(

@@ -90,6 +90,10 @@ class WritingCollection:
             or is_in_transaction(self._session_of_call(session))
         )
 
+    def _be_kept(self) -> None:
+        """Be ready to be copied."""
+        self._target()
+
     def _target(self) -> Target:
         if self._own_target is None:
             own = self._drivers_own
@@ -154,7 +158,7 @@ class WritingCollection:
 
 if TYPE_CHECKING:
 
-    class Typed(Generic[DocumentT, SessionT, FoundT]):
+    class Typed(Generic[SessionT, FoundT, DocumentT]):
         """What a collection is generic in."""
 
 else:

@@ -16,7 +16,7 @@ from aioretry._drivers.port import DOUBT_AFTER, DocumentT
 from aioretry._drivers.pymongo_async import AsyncMongoClient, TransactionOptions
 from aioretry._retry.loop import MOST_UNDER_WAY, MOST_WAITING
 from aioretry._writes.context import CLOSE_TIMEOUT, WritePath, all_hooks, patience, positive
-from aioretry._writes.kept import database_of
+from aioretry._writes.kept import by_name
 from aioretry.events import Hook
 from aioretry.pymongo._database import AsyncRetryDatabase
 from aioretry.pymongo._session import AsyncRetryClientSession
@@ -48,7 +48,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         ConfigurationError: As for ``AsyncMongoClient``.
     """
 
-    _databases: type[AsyncRetryDatabase[DocumentT]] = AsyncRetryDatabase
+    _databases: type[AsyncRetryDatabase[Any]] = AsyncRetryDatabase
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
             await self.close()
 
     def __getitem__(self, name: str) -> AsyncRetryDatabase[DocumentT]:
-        return database_of(self, self._databases, name)
+        return by_name(self._known, self._databases, self, name, "_client")
 
     def __getattr__(self, name: str) -> AsyncRetryDatabase[DocumentT]:
         if name.startswith("_"):

@@ -19,7 +19,7 @@ class AsyncRetryDatabase(AsyncDatabase[DocumentT]):
     Its own commands are sent again after an overload error only, by PyMongo.
     """
 
-    _collections: type[AsyncRetryCollection[DocumentT]] = AsyncRetryCollection
+    _collections: type[AsyncRetryCollection[Any]] = AsyncRetryCollection
 
     _known: dict[str, AsyncRetryCollection[DocumentT]] | None = None
 
@@ -27,8 +27,11 @@ class AsyncRetryDatabase(AsyncDatabase[DocumentT]):
         super().__init__(client, name, *args, **kwargs)
         self._write_path: WritePath = client._write_path
 
+    def _be_kept(self) -> None:
+        self._known = {}
+
     def __getitem__(self, name: str) -> AsyncRetryCollection[DocumentT]:
-        return by_name(self._known, self._collections, self, name)
+        return by_name(self._known, self._collections, self, name, "_database")
 
     def __getattr__(self, name: str) -> AsyncRetryCollection[DocumentT]:
         if name.startswith("_"):

@@ -109,3 +109,13 @@ def applications() -> None:
 def wrong(things: Mapping[str, Any]) -> None:
     """What is no collection of either is refused."""
     ChangeStreamSource(things)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def without_a_type(
+    motor: RetryMotorDatabase, asyncio_database: AsyncRetryDatabase
+) -> dict[str, Any] | None:
+    """What is not said is a dict of anything."""
+    assert_type(RetryClient(), RetryClient[dict[str, Any]])
+    assert_type(AsyncRetryClient(), AsyncRetryClient[dict[str, Any]])
+    assert_type(await motor.things.find_one(), dict[str, Any] | None)
+    return await asyncio_database.things.find_one()

@@ -179,6 +179,7 @@ def _going_on(apply_to: Callable[..., None]) -> Callable[..., None]:
         server_session = session._server_session
         goes_on = session.in_transaction and not session._starting_transaction
         is_usual = preference is ReadPreference.PRIMARY and not is_retryable
+        is_usual &= connection.supports_sessions  # or PyMongo refuses it
         if not goes_on or not is_usual or server_session is None:
             apply_to(session, command, is_retryable, preference, connection)
             return

@@ -2,7 +2,12 @@
 
 from types import SimpleNamespace
 
+import pytest
 from pymongo import MongoClient, ReadPreference
+from pymongo.errors import ConfigurationError, InvalidOperation
+from pymongo.hello import Hello
+from pymongo.read_preferences import Primary
+from pymongo.server_description import ServerDescription
 
 from aioretry._drivers.engine.transactions import (
     Air,
@@ -99,3 +104,48 @@ def test_the_latest_command():
             send({"update": "things"})
             assert "things" == Calls().latest(session)["update"]
             session._transaction.reset()
+
+
+class TestGoingOn:
+    """The statements of a transaction after the first one."""
+
+    given = SimpleNamespace(
+        supports_sessions=True, logical_session_timeout_minutes=30, address=("a", 1)
+    )
+
+    @pytest.fixture
+    def session(self):
+        with (
+            MongoClient("mongodb://a:1", connect=False, serverSelectionTimeoutMS=1) as client,
+            client.start_session() as session,
+        ):
+            keep_apart(session, Runs())
+            session.start_transaction()
+            session._apply_to({"insert": "things"}, False, ReadPreference.PRIMARY, self.given)
+            session._transaction.set_in_progress()
+            yield session
+            session._transaction.reset()
+
+    @pytest.mark.parametrize("preference", [ReadPreference.PRIMARY, Primary()])
+    def test_as_the_drivers_own(self, session, preference):
+        ours, own = {"update": "things"}, {"update": "things"}
+        session._apply_to(ours, False, preference, self.given)
+        type(session)._apply_to(session, own, False, preference, self.given)
+        assert own == ours
+        assert list(own) == list(ours)
+        assert {"update", "lsid", "txnNumber", "autocommit"} == ours.keys()
+
+    def test_another_preference(self, session):
+        with pytest.raises(InvalidOperation, match="read preference in a transaction"):
+            session._apply_to({"find": "things"}, False, ReadPreference.NEAREST, self.given)
+
+    def test_a_server_that_says_that_it_has_no_sessions(self, session, monkeypatch):
+        hello = {"ok": 1, "isWritablePrimary": True, "setName": "s", "maxWireVersion": 21}
+        known = ServerDescription(("a", 1), Hello(hello))
+        topology = SimpleNamespace(server_descriptions=lambda: {("a", 1): known})
+        monkeypatch.setattr(type(session.client), "topology_description", topology)
+        given = SimpleNamespace(
+            supports_sessions=False, logical_session_timeout_minutes=None, address=("a", 1)
+        )
+        with pytest.raises(ConfigurationError, match="Sessions are not supported"):
+            session._apply_to({"update": "things"}, False, ReadPreference.PRIMARY, given)

@@ -30,6 +30,7 @@ from tests.integration.looping import (
     seed,
     under_way,
 )
+from tests.versions import since
 
 DETERMINISTIC = Algorithm.AEAD_AES_256_CBC_HMAC_SHA_512_Deterministic
 
@@ -175,7 +176,13 @@ VARYING = {"lsid", "txnNumber", "$clusterTime", "maxTimeMS"}
 
 class TestTheWire:
     @pytest.mark.parametrize("seconds", [None, 60])
-    @pytest.mark.parametrize("api", [None, ServerApi("1", strict=True)], ids=["", "api"])
+    @pytest.mark.parametrize(
+        "api",
+        [
+            pytest.param(None, id=""),
+            pytest.param(ServerApi("1", strict=True), id="api", marks=since(5.0)),
+        ],
+    )
     @pytest.mark.parametrize("name", SENT)
     async def test_both_ways_send_the_same(
         self, replica_set, collection, recorded, name, api, seconds

@@ -31,14 +31,16 @@ from aioretry import (
 )
 from tests.clients import close
 from tests.integration.looping import Silent
+from tests.versions import since
 
 BOTH = Collation("en", strength=2)
+WITH_LET = "find_one of all options"
 CALLS = {
     "find_one": lambda c: c.find_one(),
     "find_one by id": lambda c: c.find_one(3),
     "find_one by filter": lambda c: c.find_one({"n": {"$gt": 4}}, {"n": 1, "_id": 0}),
     "find_one of fields": lambda c: c.find_one({"n": 4}, ["n"]),
-    "find_one of all options": lambda c: c.find_one(
+    WITH_LET: lambda c: c.find_one(
         {"$expr": {"$gte": ["$n", "$$least"]}},
         projection={"n": 1},
         skip=2,
@@ -110,7 +112,10 @@ async def ended(call):
 
 
 @pytest.mark.parametrize("is_watched", [False, True])
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=since(5.0)) if name == WITH_LET else name for name in CALLS],
+)
 async def test_they_give_what_the_driver_gives(
     name, is_watched, replica_set, documents, client_class, commands
 ):

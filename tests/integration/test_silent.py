@@ -124,10 +124,10 @@ async def test_who_connects_to_a_silent_server_is_freed(replica_set, client):
 
 async def sleep_there(client, milliseconds):
     body = f"function() {{ sleep({milliseconds}); return 1; }}"
-    asleep = {"$set": {"n": {"$function": {"body": body, "args": [], "lang": "js"}}}}
-    reply = await client.aioretry_tests.command(
-        "aggregate", 1, pipeline=[{"$documents": [{}]}, asleep], cursor={}
-    )
+    asleep = {"$project": {"_id": 0, "n": {"$function": {"body": body, "args": [], "lang": "js"}}}}
+    database = client.aioretry_tests
+    await database.asleep.replace_one({"_id": 1}, {}, upsert=True)
+    reply = await database.command("aggregate", "asleep", pipeline=[asleep], cursor={})
     return reply["cursor"]["firstBatch"]
 
 

@@ -29,9 +29,9 @@ def by_name(known: dict[str, T] | None, kind: type[Any], owner: Any, name: str, 
         made = kind(owner, name)
         if len(known) >= _MOST:
             return made
-        # What it keeps in its turn refers to it, and not to a copy, which can go.
         ready: Any = made
         ready._be_kept()
+        del vars(ready)[owned_as]  # of the first caller's nothing is kept
         known[name] = found = made
     copy: T = object.__new__(kind)
     vars(copy).update(vars(found), **{owned_as: owner})

@@ -73,9 +73,10 @@ class Belated:
     """When that was, in seconds."""
 
     has_slept: bool
-    was_early: bool = False
-    """Whether it was forgotten before its time, by a wall clock that was set ahead."""
     """Whether it lay unread at a router that slept."""
+
+    was_early: bool
+    """Whether it was forgotten before its time, by a wall clock that was set ahead."""
 
 
 @dataclass(slots=True)

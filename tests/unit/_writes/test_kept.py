@@ -113,11 +113,13 @@ async def test_texts_of_a_kind_of_their_own(client, name):
 async def test_garbage(client):
     """What a call was given is gone when nobody has it."""
     own = client.get_database("shop")
-    gone = weakref.ref(own), weakref.ref(own.stock), weakref.ref(client.shop)
+    shop = client.shop  # the first to ask for it, and for its collection
+    stock = shop.stock
+    gone = [weakref.ref(one) for one in (own, own.stock, shop, stock)]
     gc.disable()
     try:
-        del own
-        assert [None, None, None] == [one() for one in gone]
+        del own, shop, stock
+        assert [None] * 4 == [one() for one in gone]
     finally:
         gc.enable()
 

@@ -50,6 +50,10 @@ class AbortCall(WithoutOutcome[None]):
 
     __slots__ = ()
 
+    def _explain(self, exc: BaseException) -> bool:
+        # A cancellation has more to tell of what the transaction is aborted for.
+        return not isinstance(exc, asyncio.CancelledError) and super()._explain(exc)
+
 
 async def abort(
     session: TransactionalSession, seconds: float | None, *, runs_again: bool = False

@@ -1,6 +1,7 @@
 """The commit of a transaction: how it ended, and how that is found out later."""
 
 import asyncio
+from itertools import takewhile
 from typing import Any
 
 from pymongo.errors import InvalidOperation, PyMongoError
@@ -23,7 +24,14 @@ from aioretry._writes.aborts import abort_for_certain
 from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
-from aioretry.errors import DeadlineExceeded, Outcome, attach, own_report_of
+from aioretry.errors import (
+    DeadlineExceeded,
+    Outcome,
+    attach,
+    copy_report,
+    links_of,
+    own_report_of,
+)
 from aioretry.events import RetryScheduled
 
 
@@ -185,6 +193,7 @@ def explain(
     session: TransactionalSession,
     exc: BaseException,
     *,
+    outer: BaseException | None = None,
     before: TransactionCommit | None = None,
     was_in_doubt: bool = False,
 ) -> None:
@@ -193,6 +202,7 @@ def explain(
     Args:
         session: The user's session.
         exc: What the transaction ends with.
+        outer: What was being handled when it began, if anything was.
         before: The commit of a transaction before it.
         was_in_doubt: Whether an earlier run of it may be committed, too.
     """
@@ -203,10 +213,25 @@ def explain(
         attach(exc, Outcome.UNKNOWN, attempts)
     elif own is not None and own.outcome is Outcome.UNKNOWN:
         pass  # that of the commit, or of a write that was no part of the transaction
+    elif (beside := _in_doubt_beside(exc, outer)) is not None:
+        copy_report(beside, exc)
     elif latest is not None:
         latest.explain(exc)
     else:
         attach(exc, Outcome.NOT_APPLIED, attempts)
+
+
+def _in_doubt_beside(exc: BaseException, outer: BaseException | None) -> BaseException | None:
+    """Return the error of a write in doubt, no part of the transaction, that it ends with.
+
+    A time limit hides it, or a cancellation while the transaction was being aborted.
+    """
+    for link in takewhile(lambda each: each is not outer, links_of(exc)):
+        report = own_report_of(link)
+        if report is not None and report.outcome is not None:
+            is_beside = not isinstance(report.doubt, CommitDoubt)
+            return link if is_beside and report.outcome is Outcome.UNKNOWN else None
+    return None
 
 
 class CommitDoubt:

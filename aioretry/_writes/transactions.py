@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -123,7 +124,7 @@ async def transaction(
     """
     seconds = validate_seconds("timeout", timeout)
     session = require_ours(await settled(client.start_session()), client)
-    session._is_lent = True
+    session._is_lent, outer = True, sys.exception()
     limit = session._write_path.deadline(seconds)
     options = read_concern, write_concern, read_preference, max_commit_time_ms
     try:
@@ -133,7 +134,7 @@ async def transaction(
                 yield session
             await _commit_block(session, limit)
     except BaseException as exc:
-        explain(session, exc)
+        explain(session, exc, outer=outer)
         raise
     finally:
         if not session.in_transaction:  # else its commit ends it, which nobody waits for any more
@@ -209,14 +210,15 @@ class TransactionCall(Generic[T]):
 
     async def run(self) -> T:
         """Run the callback and commit, until that is done or nothing more may be tried."""
-        before = self.session._commit
+        before, outer = self.session._commit, sys.exception()
         try:
             return await self._run()
         except BaseException as exc:
             if self._has_rest and self.session.in_transaction:  # nothing is run again after all
                 with contextlib.suppress(RuntimeError):  # no event loop is running any more
                     abort_for_certain(self.session)
-            explain(self.session, exc, before=before, was_in_doubt=self._was_in_doubt)
+            doubt = self._was_in_doubt
+            explain(self.session, exc, outer=outer, before=before, was_in_doubt=doubt)
             raise
 
     async def _run(self) -> T:

@@ -10,7 +10,15 @@ import pymongo
 import pytest
 from bson.errors import InvalidDocument
 
-from aioretry import RetryClient, deadline, run_transaction
+from aioretry import (
+    DeadlineExceeded,
+    Outcome,
+    RetryClient,
+    deadline,
+    outcome_of,
+    run_transaction,
+    transaction,
+)
 from aioretry._writes import aborts
 from aioretry.testing import ReplicaSet
 
@@ -213,3 +221,98 @@ async def test_sessions(when, transact, few_sessions):
             await asyncio.wait([task])
         with pymongo.MongoClient(few_sessions.uri) as other:
             other.test.c.insert_one({})
+
+
+async def by_block(client, work):
+    """Run a transaction as a block."""
+    async with transaction(client) as session:
+        return await work(session)
+
+
+EVERY_WAY = pytest.mark.parametrize(
+    "transact_somehow", [*WAYS.values(), by_block], ids=[*WAYS, "transaction"]
+)
+
+
+def beside(command):
+    """Tell whether a command belongs to no transaction."""
+    return "autocommit" not in command
+
+
+@EVERY_WAY
+async def test_a_write_beside_that_a_time_limit_has_ended_stays_in_doubt(
+    transact_somehow, replica_set, client, collection
+):
+    """The transaction is not done; of the other write nobody may say so."""
+
+    async def work(session):
+        await collection.insert_one({}, session=session)
+        async with asyncio.timeout(0.1):
+            await collection.update_one({"_id": 1}, {"$set": {"done": True}}, upsert=True)
+
+    async with replica_set.faults.hang("update", where=beside):
+        with pytest.raises(TimeoutError) as caught:
+            await transact_somehow(client, work)
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+
+
+@EVERY_WAY
+async def test_a_cancelled_abort_leaves_the_write_beside_in_doubt(
+    transact_somehow, replica_set, client, collection
+):
+    """What the transaction is aborted for is more than that the abort was not awaited."""
+
+    async def work(session):
+        await collection.insert_one({}, session=session)
+        async with deadline(0.1):
+            await collection.update_one({"_id": 1}, {"$set": {"done": True}}, upsert=True)
+
+    faults = replica_set.faults
+    async with faults.hang("update", where=beside), faults.hang("abortTransaction") as abort:
+        task = asyncio.create_task(transact_somehow(client, work))
+        await abort.wait_until_fired()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+
+
+async def test_a_cancelled_abort_of_the_users_own_leaves_it_in_doubt(
+    replica_set, client, collection
+):
+    """The same where the session's own block aborts."""
+
+    async def work():
+        async with await client.start_session() as session, session.start_transaction():
+            await collection.insert_one({}, session=session)
+            async with deadline(0.1):
+                await collection.update_one({"_id": 1}, {"$set": {"done": True}}, upsert=True)
+
+    faults = replica_set.faults
+    async with faults.hang("update", where=beside), faults.hang("abortTransaction") as abort:
+        task = asyncio.create_task(work())
+        await abort.wait_until_fired()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+
+
+@EVERY_WAY
+async def test_what_was_in_doubt_before_the_transaction_is_none_of_its_errors(
+    transact_somehow, replica_set, client, collection
+):
+    """An error that is handled by a transaction says nothing of that."""
+
+    async def work(session):
+        await collection.insert_one({}, session=session)
+        raise KeyError
+
+    async with replica_set.faults.hang("update"):
+        try:
+            async with deadline(0.1):
+                await collection.update_one({}, {"$set": {"done": True}})
+        except DeadlineExceeded:
+            with pytest.raises(KeyError) as caught:
+                await transact_somehow(client, work)
+    assert outcome_of(caught.value) is Outcome.NOT_APPLIED

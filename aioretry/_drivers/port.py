@@ -243,6 +243,11 @@ class TransactionSession(ServerSession, Protocol):
     """The session of a transaction."""
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a server may know of the transaction."""
+        ...
+
+    @property
     def pinned(self) -> Address | None:
         """The router that alone knows the transaction; None if any server will do."""
         ...

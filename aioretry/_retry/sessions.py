@@ -61,6 +61,11 @@ class SessionLease:
         return self._session
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a server may know of the session's transaction; False if there is none."""
+        return False
+
+    @property
     def pinned(self) -> Address | None:
         """The router that alone knows the session's transaction; None if there is none."""
         return None
@@ -170,6 +175,11 @@ class TransactionLease(SessionLease):
     """
 
     __slots__ = ()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a server may know of the transaction."""
+        return self._opened().has_begun
 
     @property
     def pinned(self) -> Address | None:

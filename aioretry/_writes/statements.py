@@ -17,7 +17,7 @@ from aioretry._retry.transactions import TRANSIENT, has_label
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.single import Write, tried_for
 from aioretry.deadlines import Deadline
-from aioretry.errors import attach, own_report_of
+from aioretry.errors import DeadlineExceeded, attach, own_report_of
 
 T = TypeVar("T")
 
@@ -130,6 +130,14 @@ class Statement(WithoutOutcome[T]):
     def _explain(self, exc: BaseException) -> bool:
         if isinstance(exc, ConnectionFailure):
             self._coordinator.driver.add_label(exc, TRANSIENT)
-        if has_label(exc, TRANSIENT):
+        if has_label(exc, TRANSIENT) and not self._has_its_router(exc):
             self._session.unpin()
         return super()._explain(exc)
+
+    def _has_its_router(self, exc: BaseException) -> bool:
+        """Tell whether its time was over before it was sent, in a transaction of those before it.
+
+        Nothing is wrong with their router then, and no other one can abort it.
+        """
+        is_unsent = not any(attempt.sent for attempt in self.attempts())
+        return isinstance(exc, DeadlineExceeded) and is_unsent and self._session.has_begun

@@ -7,7 +7,8 @@ import itertools
 import pytest
 from pymongo.errors import AutoReconnect, DuplicateKeyError
 
-from aioretry import attempts_of, deadline
+from aioretry import AttemptEnded, DeadlineExceeded, attempts_of, deadline, every_event
+from aioretry._writes.context import settled
 from aioretry.testing import FakeMongoses, Ledger
 
 RETRYABLE = ["RetryableWriteError"]
@@ -226,3 +227,22 @@ async def test_inserts_that_travel_together(cluster, client, collection, stored)
     assert isinstance(error, DuplicateKeyError)
     assert 2 == len({attempt.address for attempt in attempts_of(error)})
     assert 10 == stored.count_documents({})
+
+
+async def test_an_abort_goes_where_its_transaction_is(cluster, client_class, collection):
+    """No other router can abort it, also after a statement that there was no time to send."""
+    events = []
+    async with client_class(cluster.uri, hooks=[every_event(events.append)]) as client:
+        await known(client, *cluster.mongoses)
+        things = client[collection.database.name][collection.name]
+        for _ in range(20):
+            events.clear()
+            async with await client.start_session() as session:
+                await settled(session.start_transaction())
+                await things.insert_one({}, session=session)
+                with pytest.raises(DeadlineExceeded):
+                    async with deadline(0):
+                        await things.insert_one({}, session=session)
+                await session.abort_transaction()
+            begun, aborted = (event for event in events if isinstance(event, AttemptEnded))
+            assert ("abort_transaction", begun.address) == (aborted.operation, aborted.address)

@@ -150,6 +150,11 @@ class TransactionSession(UserSession):
         return session
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a server may know of the transaction."""
+        return not self._session._starting_transaction
+
+    @property
     def pinned(self) -> Address | None:
         """The router that alone knows the transaction; None if any server will do."""
         pinned: Address | None = self._session._transaction.pinned_address

@@ -172,6 +172,12 @@ def copy_report(source: BaseException, target: BaseException) -> None:
         target.__dict__[_REPORT] = report
 
 
+def leave_to_context(exc: BaseException) -> None:
+    """Have an exception tell nothing but what that tells which was handled when it was raised."""
+    exc.__dict__.pop(_REPORT, None)
+    exc.__cause__ = None
+
+
 def copy_of(exc: E) -> E:
     """Return a copy of an exception that has not been raised, for one of several who wait for it.
 

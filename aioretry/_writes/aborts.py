@@ -16,7 +16,7 @@ from aioretry._retry.transactions import NO_SUCH_TRANSACTION, Abort
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.statements import WithoutOutcome
 from aioretry.deadlines import Deadline
-from aioretry.errors import DeadlineExceeded
+from aioretry.errors import DeadlineExceeded, leave_to_context
 
 ABORT_TIMEOUT = 5.0
 """How long an abort may take, in seconds, that nobody has set a limit for.
@@ -49,10 +49,6 @@ class AbortCall(WithoutOutcome[None]):
     """One abort."""
 
     __slots__ = ()
-
-    def _explain(self, exc: BaseException) -> bool:
-        # A cancellation has more to tell of what the transaction is aborted for.
-        return not isinstance(exc, asyncio.CancelledError) and super()._explain(exc)
 
 
 async def abort(
@@ -100,8 +96,9 @@ async def _abort_once(
 ) -> None:
     try:
         await _begin(session, session, deadline)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as exc:
         abort_for_certain(session)
+        leave_to_context(exc)
         raise
     except DeadlineExceeded:  # what was written would bar others for a minute
         abort_for_certain(session)
@@ -113,8 +110,9 @@ async def _abort_once(
             if not runs_again:
                 abort_for_certain(session)
             return
-    except BaseException:
+    except BaseException as exc:
         session._calls.end_abort(transaction)
+        leave_to_context(exc)
         raise
     session._calls.end_abort(transaction)
 

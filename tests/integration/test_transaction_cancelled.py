@@ -9,6 +9,7 @@ import anyio.to_thread
 import pymongo
 import pytest
 from bson.errors import InvalidDocument
+from pymongo.errors import InvalidOperation
 
 from aioretry import (
     DeadlineExceeded,
@@ -294,6 +295,43 @@ async def test_a_cancelled_abort_of_the_users_own_leaves_it_in_doubt(
         await abort.wait_until_fired()
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+
+
+async def by_own_block(client, work):
+    """Run a transaction as the session's own block."""
+    async with await client.start_session() as session, session.start_transaction():
+        return await work(session)
+
+
+async def by_hand(client, work):
+    """Abort what failed."""
+    async with await client.start_session() as session:
+        session.start_transaction()
+        try:
+            await work(session)
+        except InvalidOperation:
+            await session.abort_transaction()
+            raise
+
+
+@pytest.mark.parametrize("transact", [*WAYS.values(), by_block, by_own_block, by_hand])
+async def test_an_abort_after_close_leaves_the_write_beside_in_doubt(
+    transact, replica_set, collection
+):
+    """That the client is closed, which the abort says, is less than what became of that."""
+
+    async def work(session):
+        things = client[collection.database.name][collection.name]
+        await things.insert_one({}, session=session)
+        await things.update_one({"_id": 1}, {"$set": {"done": True}}, upsert=True)
+
+    async with replica_set.faults.hang("update", where=beside) as hang:
+        async with RetryClient(replica_set.uri) as client:
+            task = asyncio.create_task(transact(client, work))
+            await hang.wait_until_fired()
+        with pytest.raises(InvalidOperation) as caught:
             await task
     assert outcome_of(caught.value) is Outcome.UNKNOWN
 

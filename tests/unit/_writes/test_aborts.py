@@ -5,12 +5,13 @@ import asyncio
 import pytest
 from pymongo.errors import AutoReconnect, InvalidOperation, OperationFailure
 
-from aioretry import deadline
+from aioretry import OperationEnded, Outcome, deadline, every_event, outcome_of
 from aioretry._drivers.port import TopologyView
 from aioretry._retry import attempt
 from aioretry._writes import aborts
 from aioretry._writes.aborts import abort, abort_for_certain, time_for_abort
 from aioretry.deadlines import Deadline
+from aioretry.errors import attach
 from tests.unit._writes.transacting import ABORT, OK, Driver, session_over
 
 
@@ -88,6 +89,31 @@ class TestOnce:
         with pytest.raises(InvalidOperation):
             await abort(session, None)
 
+    @pytest.mark.parametrize("sent", [0, 1])
+    async def test_a_client_that_was_closed_meanwhile(self, session, driver, monkeypatch, sent):
+        """What it is aborted for has more to tell than that."""
+        view = driver.view
+
+        def closed():
+            if len(driver.sent) < sent:
+                return view()
+            raise InvalidOperation("closed")
+
+        async def work():
+            try:
+                raise error
+            except LookupError:
+                await abort(session, None)
+
+        monkeypatch.setattr(driver, "view", closed)
+        driver.answers = [AutoReconnect("lost")]
+        error = LookupError()
+        attach(error, Outcome.UNKNOWN, [])
+        with pytest.raises(InvalidOperation) as caught:
+            await work()
+        assert sent == len(driver.sent)
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+
     async def test_a_deadline_that_is_over(self, session, driver):
         """It has its own time."""
         async with deadline(0):
@@ -115,6 +141,19 @@ class TestOnce:
         assert session.transaction is None
         await is_discarded(driver, "over")
         assert [ABORT] * 2 == driver.names
+
+    async def test_what_hooks_are_told(self, driver):
+        """Of a transaction that is aborted nothing is in doubt."""
+        events = []
+        session = session_over(driver, hooks=[every_event(events.append)])
+        session.start_transaction()
+        driver.answers = [None]
+        task = asyncio.create_task(abort(session, None))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        end = next(event for event in events if isinstance(event, OperationEnded))
+        assert ("CancelledError", Outcome.NOT_APPLIED) == (end.error_class, end.outcome)
 
     async def test_what_is_under_way(self, session, driver):
         """It may come after the abort: that goes on until it has come, and the session without."""

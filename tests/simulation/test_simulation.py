@@ -23,6 +23,7 @@ from aioretry._retry.pending import PendingAttempts
 from aioretry._retry.sessions import CommandNumber
 from aioretry._retry.verdict import RetryState
 from aioretry._writes import keyed
+from aioretry._writes.aborts import Aborting
 from aioretry._writes.bulk_result import BulkResult
 from tests.lengths import in_full
 from tests.simulation.clock import Clocks, StuckError, VirtualLoop
@@ -123,6 +124,20 @@ class TestMistakes:
         how = [STYLES.index("left") + len(STYLES) * number for number in range(30)]
         wrong = Run(plan_of_transfers(Network(opening=0.0, unanswered=0.1), how)).verdict().wrong
         assert any("transaction" in line for line in wrong)
+
+    def test_a_transaction_that_nobody_aborts(self, monkeypatch):
+        """It bars others for a minute or more, and nothing of it is in doubt."""
+        monkeypatch.setattr(Aborting, "_try", ended)
+        wrong = Run(plan_of_many_runs()).verdict().wrong
+        assert any("was not served" in line for line in wrong)
+
+    def test_nothing_is_wrong_with_a_commit_that_is_lost(self):
+        """Nobody resolves it, and whoever comes after it is barred all the while."""
+        run = Run(plan_of_a_lost_commit())
+        assert [] == run.verdict().wrong
+        assert 1 == len(run.set.expired)
+        assert any("op 5 ends with DeadlineExceeded" in line for line in run.trace)
+        assert [] == Run(plan_of_many_runs()).verdict().wrong
 
     def test_a_read_of_what_is_rolled_back(self, monkeypatch):
         """It is answered by a primary that nobody follows any more."""
@@ -297,6 +312,26 @@ def plan_of_transfers(network, how, cancelled=None):
         plan,
         operations=tuple(replace(one, how=way, cancelled=cancelled) for one, way in operations),
     )
+
+
+def plan_of_many_runs():
+    """Transactions that are run again, over a network that loses little."""
+    plan = plan_of_transfers(Network(opening=0.0, lost=0.05), range(8))
+    operations = tuple(replace(one, kind="run_transaction") for one in plan.operations)
+    return replace(plan, operations=operations)
+
+
+def plan_of_a_lost_commit():
+    """Two transfers from one account: of the first one the commit never arrives."""
+    plan = plan_of_transfers(Network(opening=0.0, lost=0.09), [0, 0])
+    first, second = (replace(one, kind="run_transaction") for one in plan.operations)
+    operations = replace(first, deadline=0.5, resolved=None), replace(second, index=5, at=0.6)
+    return replace(plan, seed=5, operations=operations)
+
+
+async def ended(_):
+    """Tell that a transaction has ended, whatever has become of it."""
+    return True
 
 
 def plan_of_reads():

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, Any
 
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
@@ -39,6 +40,7 @@ STYLES = (
 
 _REPEATING = {"with_transaction", "run_transaction"}
 _BACKOFF = 0.6  # a wait before another try may be as long, in seconds
+_AMONG_OTHERS = 5.0  # in which those have their turn who were kept from it together, in seconds
 
 
 class OwnError(Exception):
@@ -76,6 +78,9 @@ class Transfers:
 
         self._doubtful: dict[bytes | None, tuple[int, int | None]] = {}
         """The sessions of commits in doubt, with the operation and the number."""
+
+        self._barred_at: dict[int, float] = {}
+        """When a run of each operation has begun last that such a commit kept from its accounts."""
 
     def prepare(self) -> None:
         """Have the servers store what is there before."""
@@ -209,6 +214,8 @@ class Transfers:
     async def _do(self, operation: Operation, session: Any, left: list[Any]) -> str:
         self._runs[operation.index] = self._runs.get(operation.index, 0) + 1
         run = self._name_of(operation)
+        if self.style_of(operation) != "audit" and self._is_barred(operation):
+            self._barred_at[operation.index] = self._run.loop.time()
         match self.style_of(operation):
             case "audit":
                 await self._audit(operation, session)
@@ -257,6 +264,19 @@ class Transfers:
         """Return whose money goes where."""
         source = operation.index % ACCOUNTS
         return f"a{source}", f"a{(source + 1 + operation.how % (ACCOUNTS - 1)) % ACCOUNTS}"
+
+    def _is_barred(self, operation: Operation) -> bool:
+        """Tell whether an operation is barred by a transaction whose commit is lost and in doubt.
+
+        Nobody aborts what may be committed: it is open until somebody resolves it, or until the
+        servers end it by themselves, which takes them more than a minute.
+        """
+        primary, keys = self._run.set.primary, self._accounts_of(operation)
+        return primary is not None and any(
+            self._doubtful.get(one.session, (None, None))[1] == one.number
+            and any(one.bars("accounts", key) for key in keys)
+            for one in primary.transactions.in_progress
+        )
 
     def _part(self, number: int, operation: Operation, session: Any, run: str) -> Any:
         """Do one of three parts, which can be awaited."""
@@ -424,6 +444,8 @@ class Transfers:
         is_calm &= plan.routers is None or not plan.faults
         bars = [one for one in plan.operations if one.kind in TRANSFERS and one.deadline is None]
         is_calm &= not any(self.style_of(one) == "slow" for one in bars)
+        free_since = self._barred_at.get(operation.index, -math.inf)
+        is_calm &= run.loop.time() - free_since > _AMONG_OTHERS
         is_well = run.somebody_is_there() and run.well_for() > 40 and plan.closed_at is None
         if operation.kind not in _REPEATING or self.style_of(operation) in {"slow", "raises"}:
             return

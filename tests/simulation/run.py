@@ -65,6 +65,9 @@ PATIENCE = 10_000.0
 SELECTION_TIMEOUT = 30.0
 """The client's serverSelectionTimeoutMS, in seconds; a retry waits no longer for a server."""
 
+LONGEST_PAUSE = 1.0
+"""How long the client waits at most before it sends something again, in seconds."""
+
 LONGEST = 200.0
 """How long an operation without a deadline may take, in seconds."""
 
@@ -141,10 +144,12 @@ class Run:
         """How many messages, connections and servers something has happened to."""
 
         self.of_session = {one.index for one in plan.operations if one.kind == "user_session"}
-        self.travelling = {
-            kind: frozenset(one.index for one in plan.operations if one.kind == kind)
-            for kind in TRAVELLING
+        self.lines = {
+            line: frozenset(one.index for one in plan.operations if _line_of(one) == line)
+            for line in ("insert", "update", "delete")
         }
+        """Who waits for a command of others that travel together, by what they travel in."""
+
         self.called: dict[str, tuple[int, bool]] = {}
         """The place in the order of the calls of each insert that travels with others, and whether
         it has a deadline."""
@@ -486,13 +491,30 @@ class Run:
         """How long an operation may have waited for its turn, in seconds.
 
         As long as routers look for a primary in vain, attempts keep the places of others. Of the
-        inserts that travel together one command is under way at a time, whatever is free.
+        writes that travel together one command is under way at a time, whatever is free, and is
+        sent again for as long as it may take where nearly no answer arrives.
         """
+        in_line = self.lines.get(_line_of(operation), frozenset())
         if self.plan.routers is None or self.set.primary is not None:
-            return 0.0
-        in_line = self.travelling.get(operation.kind, frozenset())
+            return self._in_line(operation, told, in_line) if self._loses_most else 0.0
         # If one router is down, the other one's connections are all that there are.
         return self._taken(operation, told, self.plan.connections, in_line)
+
+    @property
+    def _loses_most(self) -> bool:
+        return self.plan.network.breaks >= 0.7
+
+    def _in_line(self, operation: Operation, told: Told, in_line: frozenset[int]) -> float:
+        """How long others' commands were under way in an operation's line, with their pauses."""
+        now, seconds, ended = self.loop.time(), 0.0, dict[int, float]()
+        seen = now - told.took
+        for (at, keepers), (until, _) in itertools.pairwise([*self.driver.kept, (now, [])]):
+            for one in in_line.intersection(keepers) - {operation.index}:
+                before = ended.get(one, -math.inf)
+                since = before if at - before <= LONGEST_PAUSE else at
+                seconds += max(0.0, until - max(since, seen))
+                seen, ended[one] = max(seen, until), until
+        return seconds
 
     def is_crowded(self, operation: Operation, told: Told) -> bool:
         """Tell whether an operation has had turns, and others the places nearly all the time.
@@ -553,7 +575,7 @@ class Run:
             return
         if isinstance(error, DeadlineExceeded):
             is_well = self.somebody_is_there() and self.well_for() > 30
-            is_served = is_well and network.breaks < 0.7 and not network.hangs
+            is_served = is_well and not (self._loses_most or network.hangs)
             if operation.kind in READS:  # it may be for those that are down
                 is_served &= all(one.votes for one in self.set.members)
             if is_served and not self.is_crowded(operation, told):
@@ -889,6 +911,13 @@ def _says_nothing_was_written(error: BaseException | None) -> bool:
 def _travels_as(operation: Operation) -> str:
     """Tell what one that travels with others is."""
     return ("update", "upsert", "replace", "delete", "none")[operation.how % 5]
+
+
+def _line_of(operation: Operation) -> str:
+    """Return the command in which one travels with others; nothing if it travels alone."""
+    if operation.kind == "together":
+        return "delete" if _travels_as(operation) == "delete" else "update"
+    return "insert" if operation.kind == "coalesced" else ""
 
 
 def _times(

@@ -228,6 +228,19 @@ class TestMistakes:
         ends = [float(line.split()[0]) for line in verdict.trace if "ends with" in line]
         assert max(ends) > 20 + 200
 
+    def test_a_line_that_stands_still(self, monkeypatch):
+        """What is not answered is sent again after minutes, and others wait for that."""
+        monkeypatch.setattr(RetryState, "_pause", lambda *_: 250.0)
+        wrong = Run(plan_of_a_line()).verdict().wrong
+        assert any("although all was well" in line for line in wrong)
+
+    def test_nothing_is_wrong_in_a_line(self):
+        """Who has no deadline waits for minutes for those who have, and are not answered."""
+        verdict = Run(plan_of_a_line()).verdict()
+        assert [] == verdict.wrong
+        ends = [float(line.split()[0]) for line in verdict.trace if " ends " in line]
+        assert max(ends) > 5 + 200
+
     def test_a_turn_that_never_comes(self, monkeypatch):
         """Who came last is sent first."""
         monkeypatch.setattr(pending, "OrderedDict", Stack)
@@ -361,6 +374,16 @@ def plan_without_a_primary():
         connections=2,
         at_once=2,
     )
+
+
+def plan_of_a_line():
+    """Writes that travel one by one, every second with hours, of which nearly none is answered."""
+    plan = plan_of("together", Network(opening=0.0, unanswered=0.95), count=120)
+    operations = tuple(
+        replace(one, deadline=(None, 7200.0)[one.index % 2], resolved=None, how=0)
+        for one in plan.operations
+    )
+    return replace(plan, operations=operations, together=(1, 2**24))
 
 
 def plan_of_deadlines(kind):

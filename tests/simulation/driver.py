@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson.codec_options import CodecOptions
 from bson.int64 import Int64
@@ -47,6 +47,9 @@ from tests.simulation.routers import Router
 WIRE_VERSIONS = {(4, 4): 9, (5, 0): 13, (6, 0): 17}
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 CONNECT_TIMEOUT = 20.0
+OPENED_AT_ONCE = 2
+"""How many connections to a server are opened at a time."""
+
 ASKED_AGAIN = 0.05
 PATIENCE = 0.25
 SILENT_FOR = 3.0
@@ -215,6 +218,7 @@ class Attempt:
             return
         self.is_opening = True
         driver.opening[self.address] += 1
+        driver.keep()
         if self.member.is_frozen:
             self._after(CONNECT_TIMEOUT, self._fail, _timeout("could not connect"))
         elif not self.member.is_up:
@@ -241,6 +245,7 @@ class Attempt:
         if self.is_opening:
             self.is_opening = False
             self._driver.opening[self.address] -= 1
+            self._driver.keep()
 
     def _send_or_land(self) -> None:
         result = self._send()
@@ -459,6 +464,19 @@ class Attempt:
         self._context.run(receiver.land, result)
 
 
+class Kept(NamedTuple):
+    """Who keeps others from being sent, from some time on."""
+
+    at: float
+    """When that begins, in seconds."""
+
+    operations: Sequence[int] = ()
+    """Of which operations attempts are under way."""
+
+    is_shut: bool = False
+    """Whether as many connections as may be are being opened to each server that takes writes."""
+
+
 class SimulatedDriver(EngineDriver):
     """The port, with the engine's own sessions over PyMongo's.
 
@@ -517,8 +535,8 @@ class SimulatedDriver(EngineDriver):
         self.has_answered: Callable[[int, Command], None] = lambda *_: None
         """Told of each command that was executed well, with its operation, when the answer came."""
 
-        self.kept: list[tuple[float, list[int]]] = [(0.0, [])]
-        """Of which operations attempts were under way, from when on."""
+        self.kept = [Kept(0.0)]
+        """Who has kept others from being sent, oldest first."""
 
         self._known: dict[Any, ServerView] = {}
         self._others: dict[Any, ServerView] = {}
@@ -649,6 +667,7 @@ class SimulatedDriver(EngineDriver):
 
     def _renew(self) -> None:
         self.changes += 1
+        self.keep()
         known, others = {**self._known}, {**self._others}
         by_mode = (known, known or others, others, others or known, {**known, **others})
         self._view = TopologyView(
@@ -677,11 +696,11 @@ class SimulatedDriver(EngineDriver):
             raise InvalidOperation("Cannot use the client after close")
         address = call.server.address
         used = sum(one.address == address for one in self.under_way)
-        if used >= self._size or self.opening[address] >= 2:
+        if used >= self._size or self.opening[address] >= OPENED_AT_ONCE:
             return False
         attempt = Attempt(self, call, receiver)
         self.under_way.append(attempt)
-        self._keep()
+        self.keep()
         call.carrier = attempt
         attempt.begin()
         return True
@@ -690,10 +709,13 @@ class SimulatedDriver(EngineDriver):
         """Forget an attempt."""
         with contextlib.suppress(ValueError):
             self.under_way.remove(attempt)
-            self._keep()
+            self.keep()
 
-    def _keep(self) -> None:
-        self.kept.append((self.loop.time(), [one.operation for one in self.under_way]))
+    def keep(self) -> None:
+        """Take note of who keeps others from being sent."""
+        is_shut = all(self.opening[address] >= OPENED_AT_ONCE for address in self._known)
+        operations = [one.operation for one in self.under_way]
+        self.kept.append(Kept(self.loop.time(), operations, is_shut and bool(self._known)))
 
     def abandon(self, call: AttemptCall) -> bool:
         """End an attempt without a result."""

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -44,6 +44,7 @@ from tests.simulation.driver import (
     NOTHING_WRITTEN,
     OPERATION,
     VANISHED_FOR,
+    Kept,
     SimulatedDriver,
 )
 from tests.simulation.keys import Key
@@ -140,6 +141,9 @@ class Run:
         self.sent = 0
         self.counts: Counter[str] = Counter()
         self.sent_for: Counter[int] = Counter()
+        self.sent_at: dict[int, float] = {}
+        """When something was sent last for each operation, in seconds."""
+
         self.faults = 0
         """How many messages, connections and servers something has happened to."""
 
@@ -297,6 +301,7 @@ class Run:
             self.wrong.append(f"{MOST_SENT} commands were sent, and there is no end")
             self.loop.stop()
         self.sent_for[index] += 1
+        self.sent_at[index] = self.loop.time()
         told = self.told.get(index)
         if told is not None and told.is_over and not self._may_be_sent(index, command):
             self.wrong.append(f"operation {index}: something is sent after it was over")
@@ -498,7 +503,7 @@ class Run:
         if self.plan.routers is None or self.set.primary is not None:
             return self._in_line(operation, told, in_line) if self._loses_most else 0.0
         # If one router is down, the other one's connections are all that there are.
-        return self._taken(operation, told, self.plan.connections, in_line)
+        return self._taken(operation, told.took, self.plan.connections, in_line)
 
     @property
     def _loses_most(self) -> bool:
@@ -508,7 +513,7 @@ class Run:
         """How long others' commands were under way in an operation's line, with their pauses."""
         now, seconds, ended = self.loop.time(), 0.0, dict[int, float]()
         seen = now - told.took
-        for (at, keepers), (until, _) in itertools.pairwise([*self.driver.kept, (now, [])]):
+        for (at, keepers, _), (until, *_) in self._kept():
             for one in in_line.intersection(keepers) - {operation.index}:
                 before = ended.get(one, -math.inf)
                 since = before if at - before <= LONGEST_PAUSE else at
@@ -516,32 +521,43 @@ class Run:
                 seen, ended[one] = max(seen, until), until
         return seconds
 
+    def _kept(self) -> Iterable[tuple[Kept, Kept]]:
+        return itertools.pairwise([*self.driver.kept, Kept(self.loop.time())])
+
     def is_crowded(self, operation: Operation, told: Told) -> bool:
         """Tell whether an operation has had turns, and others the places nearly all the time.
 
-        Who is sent in the order of the calls has a turn in any case: there are not so many others.
+        Only the time counts since all is well. Who is sent in the order of the calls has a turn in
+        any case: there are not so many others.
         """
         routers = 1 if self.plan.routers is None else len(self.driver.servers)
-        taken = self._taken(operation, told, self.plan.connections * routers)
-        return self.sent_for[operation.index] > 0 and taken > 0.9 * told.took
+        seconds = min(told.took, self.well_for())
+        taken = self._taken(operation, seconds, self.plan.connections * routers)
+        has_had_turns = self.loop.time() - self.sent_at.get(operation.index, -math.inf) <= seconds
+        return has_had_turns and taken > 0.9 * seconds
 
     def _taken(
         self,
         operation: Operation,
-        told: Told,
+        latest: float,
         connections: int,
         in_line: frozenset[int] = frozenset(),
     ) -> float:
-        """How long others had the places while an operation was under way, in seconds.
+        """How long others had the places in the latest seconds of an operation, in seconds.
 
         A part of the places is counted as a part of the time; an attempt of one that is in the same
-        line takes them all.
+        line takes them all, and so do others for whom as many connections are opened as may be.
         """
         places, now, seconds = min(self.plan.at_once, connections), self.loop.time(), 0.0
-        for (at, keepers), (until, _) in itertools.pairwise([*self.driver.kept, (now, [])]):
+        # Not each server that is read at takes writes.
+        is_kept_out = operation.kind not in READS or self.plan.routers is not None
+        for (at, keepers, is_shut), (until, *_) in self._kept():
             others = sum(one != operation.index for one in keepers)
-            part = 1.0 if not in_line.isdisjoint(keepers) else min(1.0, others / places)
-            seconds += part * max(0.0, until - max(at, now - told.took))
+            takes_all = not in_line.isdisjoint(keepers) or (
+                is_kept_out and is_shut and operation.index not in keepers
+            )
+            part = 1.0 if takes_all else min(1.0, others / places)
+            seconds += part * max(0.0, until - max(at, now - latest))
         return seconds
 
     def _judge_error(self, operation: Operation, told: Told) -> None:

@@ -253,6 +253,23 @@ class TestMistakes:
         assert [] == verdict.wrong
         assert any("DeadlineExceeded" in line for line in verdict.trace)
 
+    def test_only_one_that_is_opened(self, monkeypatch):
+        """After an outage each statement opens a connection, and two of them could at a time."""
+        right = PendingAttempts.__init__
+        monkeypatch.setattr(
+            PendingAttempts,
+            "__init__",
+            lambda self, loop, lookout, _, *given: right(self, loop, lookout, 1, *given),
+        )
+        wrong = Run(plan_after_an_outage()).verdict().wrong
+        assert any("was not served" in line for line in wrong)
+
+    def test_nothing_is_wrong_after_an_outage(self):
+        """Who waits for those that are opened has a turn, and is not served."""
+        verdict = Run(plan_after_an_outage()).verdict()
+        assert [] == verdict.wrong
+        assert any("DeadlineExceeded" in line for line in verdict.trace)
+
     def test_a_key_that_is_sent_for_too_long(self, monkeypatch):
         """A router that is awake sends its write again after the servers have forgotten it."""
         monkeypatch.setattr(keyed, "trusted_seconds", lambda _: 1e9)
@@ -406,6 +423,12 @@ def plan_of_a_crowd():
     """Operations of several statements over one connection, which takes a while to be opened."""
     plan = plan_of("operation", Network(opening=1.0, unopened=0.3), count=150)
     return replace(plan, connections=1, at_once=10)
+
+
+def plan_after_an_outage():
+    """Operations of several statements, each of which opens a connection, of ten that may be."""
+    plan = plan_of("operation", Network(opening=1.0, unopened=0.3), count=150)
+    return replace(plan, connections=10, at_once=10, faults=(Fault(0.5, "outage", None, 12.0),))
 
 
 def plan_of_long_sleep(kind, *, count=5):

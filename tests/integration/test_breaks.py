@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 import uuid
+from collections import Counter
 
 import pymongo
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from aioretry import DeadlineExceeded, attempts_of, deadline
 from aioretry._faces import settled
 from aioretry._retry import losses
+from aioretry.events import AttemptEnded, every_event
 from tests.integration.looping import all_given_back, pools
 from tests.integration.relaying import Relay
 from tests.integration.test_on_loop_broken import both_ways
@@ -45,8 +47,17 @@ class TestIdleConnections:
     @both_ways
     async def test_that_broke_with_another_one(self, replica_set, relay, listeners, client_class):
         """Half of the connections are gone at once: no write finds one after the other."""
+        broken = Counter()
+
+        @every_event
+        def count(event):
+            if isinstance(event, AttemptEnded) and event.sent and event.error_class:
+                broken[event.notes.setdefault("write", object())] += 1
+
         async with client_class(
-            f"mongodb://{relay.address}/?directConnection=true", event_listeners=listeners
+            f"mongodb://{relay.address}/?directConnection=true",
+            event_listeners=listeners,
+            hooks=[count],
         ) as client:
             things = client.aioretry_tests.breaks
             await warm_up(client, things, replica_set)
@@ -56,9 +67,10 @@ class TestIdleConnections:
                 for _ in range(10):
                     await update(things, number)
 
-            async with asyncio.timeout(60):
+            async with deadline(60):  # a busy machine answers too late, and is taken for lost
                 await asyncio.gather(*(write(number) for number in range(20)))
             await all_given_back(client)
+        assert {1} == set(broken.values())
 
     @both_ways
     async def test_that_are_well_are_kept(self, replica_set, relay, listeners, client_class):

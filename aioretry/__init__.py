@@ -10,7 +10,7 @@ A module imports only from lower lines; those above the public names import from
     client  pymongo                      Motor's or PyMongo's classes, their writes retried
     database  session
     collection
-    operation                            one operation: session, deadline, history
+    lifecycle  operation                 start, probes, end; one operation and its history
     _writes                              what a caller holds: single, bulk, group commit, resolve
     _retry                               what is retried: the loop, selection, sessions, verdict
     _drivers                             how it is sent: the port, the engine, two drivers
@@ -31,6 +31,7 @@ from aioretry._writes.transactions import run_transaction, transaction
 from aioretry.deadlines import Deadline, deadline, detached
 from aioretry.errors import (
     Attempt,
+    ClientDraining,
     DeadlineExceeded,
     Outcome,
     PartialResult,
@@ -50,6 +51,7 @@ from aioretry.events import (
     RetryScheduled,
     every_event,
 )
+from aioretry.lifecycle import Drained, Health, drain, liveness, readiness, ready
 from aioretry.operation import Operation
 from aioretry.sources import (
     KeyedStatement,
@@ -68,11 +70,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Attempt",
     "AttemptEnded",
+    "ClientDraining",
     "ConnectionCounts",
     "Deadline",
     "DeadlineExceeded",
+    "Drained",
     "Event",
     "EventHook",
+    "Health",
     "Hook",
     "KeyedStatement",
     "KnownReply",
@@ -96,9 +101,13 @@ __all__ = [
     "connection_counts",
     "deadline",
     "detached",
+    "drain",
     "every_event",
+    "liveness",
     "outcome_of",
     "partial_result_of",
+    "readiness",
+    "ready",
     "resolve",
     "run_transaction",
     "thread_counts",

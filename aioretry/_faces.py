@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioretry._writes.contention import contended
 from aioretry._writes.context import settled
+from aioretry._writes.under_way import Whole
 from aioretry._writes.writing import WritingCollection
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "MotorClient",
     "MotorDatabase",
     "Session",
+    "Whole",
     "WritingCollection",
     "contended",
     "settled",

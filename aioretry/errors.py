@@ -84,6 +84,10 @@ class TooManyWaiting(ConnectionFailure):
     """
 
 
+class ClientDraining(InvalidOperation):
+    """The client takes no new operations since :func:`~aioretry.drain`; nothing was sent."""
+
+
 class ResolveError(InvalidOperation):
     """A write can't be resolved: its outcome is known, or sending it again could write twice.
 

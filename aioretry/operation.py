@@ -25,6 +25,7 @@ from aioretry._writes.context import WritePath
 from aioretry._writes.future import RunningWrite
 from aioretry._writes.keyed import KeyedWrites
 from aioretry._writes.single import Write
+from aioretry._writes.under_way import Whole
 from aioretry.deadlines import Deadline, nearest, validate_seconds
 from aioretry.errors import Attempt, refusal
 from aioretry.sources import OperationKey, StatementSource
@@ -58,6 +59,7 @@ class Operation:
         self._lease: LastingLease | None = None
         self._busy = False
         self._has_left = False
+        self._whole = Whole()
 
     def __repr__(self) -> str:
         state = "open" if self._coordinator is not None else "closed"
@@ -90,10 +92,14 @@ class Operation:
                     "another one with the same key"
                 )
             )
-        self._coordinator = self._path.coordinator()
+        coordinator = self._path.coordinator()
+        self._path.under_way.admit()
+        self._coordinator = coordinator
         self._deadline = self._path.deadline(self._timeout)
         if self._keyed is not None:
             self._keyed.open(self._deadline)
+        self._whole = Whole()
+        self._whole.__enter__().join(self._path.under_way)
         return self
 
     async def __aexit__(
@@ -104,10 +110,13 @@ class Operation:
     ) -> None:
         self._coordinator = None
         self._has_left = True
-        if not self._busy:  # else a task of the user's still writes, and ends it
-            self._end_lease()
-        if self._keyed is not None:
-            await self._keyed.close(exc, self._limit())
+        try:
+            if not self._busy:  # else a task of the user's still writes, and ends it
+                self._end_lease()
+            if self._keyed is not None:
+                await self._keyed.close(exc, self._limit())
+        finally:
+            self._whole.__exit__()
 
     async def insert_one(
         self,

@@ -112,7 +112,7 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
         max_commit_time_ms: int | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """Start a transaction, which a block commits or aborts; arguments and errors as Motor's."""
-        self._calls.runs_of(self).require()
+        self._require_may_start()
         started = super().start_transaction(
             read_concern, write_concern, read_preference, max_commit_time_ms
         )

@@ -75,12 +75,13 @@ INSIDE = {
     "_retry": [
         {"losses", "sessions", "lookout", "verdict"},
         {"monitoring", "server_selection"},
-        {"command_execution"},
+        {"availability", "command_execution"},
         {"attempt", "surfacing", "transactions"},
         {"pending", "waiting"},
         {"loop"},
     ],
     "_writes": [
+        {"under_way"},
         {
             "bulk_result",
             "contention",

@@ -517,6 +517,18 @@ class Driver(Protocol):
         """Return how many connections there are to each server."""
         ...
 
+    def unattended(self) -> float | None:
+        """Return for how many seconds no server was looked at, if the driver should have; or None.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Begin nothing more; what is under way may go on, and is not waited for."""
+        ...
+
     def start_probing(self) -> None:
         """Make the driver look for a server, from now on and without waiting."""
         ...

@@ -24,6 +24,7 @@ from aioretry._drivers.port import (
     Unprepared,
 )
 from aioretry._retry.attempt import Ending, Ineligible, Landed, PendingAttempt, Receiver
+from aioretry._retry.availability import Availability
 from aioretry._retry.command_execution import Execution, Numbering, TransactionEnd
 from aioretry._retry.lookout import Lookout
 from aioretry._retry.losses import Losses
@@ -66,6 +67,7 @@ class Coordinator:
         deadline: Returns the deadline of an operation that begins now and may take some seconds.
         most_under_way: How many attempts may be under way at once.
         most_waiting: How many writes may wait for a server at once.
+        running: Gets the operations that have not ended.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Coordinator:
         deadline: Callable[[float | None], Deadline | None] = _deadline,
         most_under_way: int = MOST_UNDER_WAY,
         most_waiting: int = MOST_WAITING,
+        running: set[Any] | None = None,
     ) -> None:
         self.driver = driver
         self.loop = loop
@@ -86,6 +89,7 @@ class Coordinator:
         self.deadline = deadline
         self._lookout = lookout = Lookout(driver, loop)
         self._most_under_way = most_under_way
+        self.availability = Availability(driver, loop, lookout)
         self.waits = ServerWaits(driver, loop, lookout, server_selection_timeout, most_waiting)
         self._places = list[PendingAttempts]()
         self.pending = self._new_places()
@@ -93,6 +97,9 @@ class Coordinator:
         self.reading: dict[str, PendingAttempts] = {}
         self.watchers = Watchers(hooks)
         self._hooks = hooks
+        self.running: set[Any] = set() if running is None else running
+        """The operations that have not ended."""
+
         self._losses = Losses(loop)
 
     def execution(

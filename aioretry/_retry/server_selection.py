@@ -146,6 +146,7 @@ class Selection:
             self._is_looking = False
             return None
         if view is not None and _servers_in(view, self._reading) == {}:
+            self._start_probing()  # who waited for others, and has what he wanted, has ended it
             return _LOOK_EVERY
         # Thousands that wake at once would hold up everybody else.
         for woken in list(itertools.islice(self._waiting, _WOKEN_AT_ONCE)):
@@ -176,9 +177,12 @@ class Selection:
                 await news.told
         return server.address in self._driver.view().servers_for(self._reading)
 
-    def _begin_looking(self) -> None:
+    def _start_probing(self) -> None:
         with contextlib.suppress(RuntimeError):  # no thread to be had; the driver looks by itself
             self._driver.start_probing()
+
+    def _begin_looking(self) -> None:
+        self._start_probing()
         if not self._is_looking:
             self._is_looking = True
             self._lookout.add(self, 0.0)

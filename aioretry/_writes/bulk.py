@@ -346,7 +346,7 @@ class BulkWrite(RunningWrite[T]):
         deadline: Deadline | None,
         watch: Watch | None = None,
     ) -> None:
-        super().__init__(coordinator.loop, watch, lease)
+        super().__init__(coordinator, watch, lease)
         self._coordinator = coordinator
         self._session = lease
         self._deadline = deadline

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from aioretry._retry.sessions import (
     SessionLease,
     StatementLease,
 )
+from aioretry._writes.under_way import UnderWay
 from aioretry.deadlines import Deadline, detached, nearest, validate_seconds
 from aioretry.errors import refusal
 from aioretry.events import Hook, RetryScheduled, log_retries, publish
@@ -72,6 +73,12 @@ class TransactionalSession:
     _first_statement: Any = None
     """A weak reference to the statement that begins the latest transaction; None before that."""
 
+    def _require_may_start(self) -> None:
+        self._calls.runs_of(self).require()
+        under_way = self._write_path.under_way
+        under_way.admit()
+        under_way.transactions[id(self)] = self
+
     def _require_may_end(self) -> None:
         self._calls.runs_of(self).require()
         if self._why_open is not None:
@@ -110,6 +117,8 @@ class WritePath:
         self._most_waiting = most_waiting
         self._coordinator: Coordinator | None = None
 
+        self.under_way = UnderWay()
+
         self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()
         self.aborting: set[Aborting] = set()
         """The transactions that are aborted whoever waits for that."""
@@ -140,6 +149,7 @@ class WritePath:
                 deadline=self.deadline,
                 most_under_way=self._most_under_way,
                 most_waiting=self._most_waiting,
+                running=self.under_way.operations,
             )
         return self._coordinator
 
@@ -224,9 +234,28 @@ class WritePath:
         """End a session of the driver's that was taken for its transaction."""
         self._driver.discard(session, is_over=is_over)
 
+    def writable(self) -> Collection[Address]:
+        """Return the servers that take writes."""
+        return self._driver.view().writable
+
     def has_servers(self) -> bool:
         """Tell whether there is a server that takes writes."""
-        return bool(self._driver.view().writable)
+        return bool(self.writable())
+
+    def is_busy(self) -> bool:
+        """Tell whether anything has not ended that was begun with the client."""
+        under_way = self.under_way
+        return bool(under_way.operations or self.aborting or under_way.blocks())
+
+    def unattended(self) -> float | None:
+        """Return for how long nobody has looked after the servers, in seconds, if that is long."""
+        return self._driver.unattended()
+
+    def give_up(self) -> None:
+        """End what is under way at once, as if the client were closed."""
+        self._driver.close()
+        if self._coordinator is not None:
+            self._close(self._coordinator, 0.0)
 
     def lasting_lease(self) -> LastingLease:
         """Return a lease of an implicit session for several writes, one after the other."""
@@ -298,7 +327,7 @@ def thread_counts(client: Any) -> ThreadCounts:
         How many there are, how many of them are idle, how many attempts wait, and how many
         are held up by an attempt that was given up. They are figures of one moment.
     """
-    return _path_of(client).thread_counts()
+    return path_of(client).thread_counts()
 
 
 def connection_counts(
@@ -312,8 +341,17 @@ def connection_counts(
     Returns:
         The figures of one moment, by host and port.
     """
-    return _path_of(client).connections()
+    return path_of(client).connections()
 
 
-def _path_of(client: Any) -> WritePath:
-    return client._write_path  # type: ignore[no-any-return]
+def path_of(client: Any) -> WritePath:
+    """Return what the writes of a client share.
+
+    Raises:
+        TypeError: It is a client of another class.
+    """
+    path = getattr(client, "_write_path", None)
+    if not isinstance(path, WritePath):
+        kind = type(client).__name__
+        raise TypeError(f"client must be a RetryClient or an AsyncRetryClient, not {kind}")
+    return path

@@ -5,6 +5,7 @@ import contextvars
 from collections.abc import Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
+from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import SessionLease
 from aioretry.errors import Attempt, Outcome, attach, copy_report
@@ -16,23 +17,25 @@ class RunningWrite(asyncio.Future[T]):
     """A write that is under way, whether or not anybody awaits it.
 
     Args:
-        loop: The client's event loop.
+        coordinator: Of the client's event loop.
         watch: Who is told of its end, or None.
         lease: The session that it goes over; None if that is somebody else's to end.
     """
 
-    __slots__ = ("_cancelled_error", "_lease", "_task", "watch")
+    __slots__ = ("_cancelled_error", "_lease", "_running", "_task", "watch")
 
     _outcome_of_success: Outcome | None = Outcome.APPLIED
     """How it ended if it gave a result; None if it has no outcome of its own."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        coordinator: Coordinator,
         watch: Watch | None,
         lease: SessionLease | None = None,
     ) -> None:
-        super().__init__(loop=loop)
+        super().__init__(loop=coordinator.loop)
+        self._running = coordinator.running
+        self._running.add(self)
         self.watch = watch
         self._lease = lease
         self._task: asyncio.Task[Any] | None = None
@@ -133,8 +136,7 @@ class RunningWrite(asyncio.Future[T]):
             self._end(exc)
         else:
             self.set_result(result)
-            if self.watch is not None:
-                self.watch.end(None)
+            self._tell_end(None)
 
     def _fail(self, exc: BaseException) -> None:
         try:
@@ -161,6 +163,7 @@ class RunningWrite(asyncio.Future[T]):
         self._tell_end(exc)
 
     def _tell_end(self, exc: BaseException | None) -> None:
+        self._running.discard(self)
         if self.watch is not None:
             self.watch.end(exc)
 

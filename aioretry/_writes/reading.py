@@ -77,6 +77,7 @@ class ReadingCollection(WritingCollection):
     def _read(self, given: Any, session: Any) -> "Read[Any]":
         path, target, session = self._write_path, self._target(), self._session_of_call(session)
         coordinator = path.coordinator()
+        path.under_way.admit(session)
         own = self._drivers_own
         reading = Reading(own.read_preference, own.read_concern)
         watch = coordinator.watchers.watch(given.operation, target.namespace)

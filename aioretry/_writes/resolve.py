@@ -122,7 +122,7 @@ class Resolving(RunningWrite[T]):
         self, doubt: CommandDoubt[T], deadline: Deadline | None, watch: Watch | None
     ) -> None:
         lease = doubt.execution.lease.again()
-        super().__init__(doubt.coordinator.loop, watch, lease)
+        super().__init__(doubt.coordinator, watch, lease)
         self._doubt = doubt
         self._again = lease
         self._deadline = deadline

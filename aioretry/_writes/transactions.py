@@ -35,6 +35,7 @@ from aioretry._writes.aborts import (
 )
 from aioretry._writes.commits import commit, explain, tell_retry
 from aioretry._writes.context import TransactionalSession, settled
+from aioretry._writes.under_way import Whole
 from aioretry.deadlines import Deadline, deadline, nearest, validate_seconds
 from aioretry.errors import DeadlineExceeded, Outcome, links_of, outcome_of, refusal
 
@@ -129,10 +130,11 @@ async def transaction(
     options = read_concern, write_concern, read_preference, max_commit_time_ms
     try:
         async with deadline(None if limit is None else limit.remaining()):
-            await settled(session.start_transaction(*options))
-            async with _aborted_on_error(session, limit):
-                yield session
-            await _commit_block(session, limit)
+            with Whole():
+                await settled(session.start_transaction(*options))
+                async with _aborted_on_error(session, limit):
+                    yield session
+                await _commit_block(session, limit)
     except BaseException as exc:
         explain(session, exc, outer=outer)
         raise
@@ -180,7 +182,8 @@ async def transact(
         session_per_run,
     )
     async with deadline(None if limit is None else limit.remaining()):
-        return await call.run()
+        with Whole():
+            return await call.run()
 
 
 @dataclass(slots=True)

@@ -119,6 +119,7 @@ class WritingCollection:
     def _queue(self, kind: Kind, coalescing: Coalescing) -> GroupQueue | None:
         """Return where writes of this collection wait; None if they may not travel together."""
         coordinator = self._write_path.coordinator()
+        self._write_path.under_way.admit()
         own = self._own_queues
         if own is None:
             own = self._own_queues = {}
@@ -137,6 +138,7 @@ class WritingCollection:
     def _submit(self, arguments: single.Arguments[T], session: Any) -> asyncio.Future[T]:
         path, target, session = self._write_path, self._target(), self._session_of_call(session)
         coordinator = path.coordinator()
+        path.under_way.admit(session)
         watch = coordinator.watchers.watch(arguments.operation, target.namespace)
         write: Write[T]
         if is_in_transaction(session):
@@ -151,6 +153,7 @@ class WritingCollection:
     ) -> asyncio.Future[T]:
         path, target, session = self._write_path, self._target(), self._session_of_call(session)
         coordinator = path.coordinator()
+        path.under_way.admit(session)
         watch = coordinator.watchers.watch(arguments.operation, target.namespace)
         write: BulkWrite[T] = BulkWrite(coordinator, path.lease(session), path.deadline(), watch)
         return write.begin(arguments, target)

@@ -26,7 +26,7 @@ from aioretry import (
     deadline,
     outcome_of,
 )
-from aioretry._faces import Client, Collection, Database, Session, contended, settled
+from aioretry._faces import Client, Collection, Database, Session, Whole, contended, settled
 from aioretry.errors import attach, refusal
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
@@ -137,6 +137,10 @@ class OnceCall:
         with deadline(None) as limit:
             self._limit = limit if limit is not None and limit.is_limited else None
         timeout = None if self._limit is None else self._limit.remaining() + _GRACE
+        with Whole():
+            return await self._run_in_task(timeout)
+
+    async def _run_in_task(self, timeout: float | None) -> OnceAnswer:  # noqa: ASYNC109
         # In a task of its own, because aborting a transaction takes its time where servers hang.
         task = asyncio.create_task(self._run())
         _running.add(task)

@@ -8,6 +8,7 @@ from typing import Any
 from pymongo.errors import InvalidOperation, PyMongoError
 
 from aioretry import Deadline, Outcome, attempts_of
+from aioretry._faces import Whole
 from aioretry.errors import attach
 from aioretry.idempotent._pending_sending import Documents, is_refusal, may_have_arrived, repeat
 from aioretry.idempotent._pending_update import APPLIED, REFUSED, NewUpdate
@@ -68,7 +69,8 @@ class Application:
             CancelledError: From an :class:`UpdateInterruptedError`, unless nothing was done.
         """
         try:
-            return await self._run()
+            with Whole():
+                return await self._run()
         except PendingError:
             raise
         except PyMongoError as exc:

@@ -19,6 +19,7 @@ from pymongo.errors import (
 )
 
 from aioretry import Deadline, DeadlineExceeded, Outcome, deadline, outcome_of
+from aioretry._faces import Whole
 from aioretry.errors import copy_report
 
 T = TypeVar("T")
@@ -220,17 +221,18 @@ async def until_done(
     Returns:
         What the run returned that succeeded.
     """
-    while True:
-        try:
-            return await run()
-        except (PyMongoError, RunAgain, RunNoMore) as exc:
-            failure: Exception = exc
-        # Not in the handler: what it raises has a context of its own.
-        wait = wait_after(failure)
-        if wait is None:
-            raise failure
-        del failure
-        await anyio.sleep(wait)
+    with Whole():
+        while True:
+            try:
+                return await run()
+            except (PyMongoError, RunAgain, RunNoMore) as exc:
+                failure: Exception = exc
+            # Not in the handler: what it raises has a context of its own.
+            wait = wait_after(failure)
+            if wait is None:
+                raise failure
+            del failure
+            await anyio.sleep(wait)
 
 
 def _says_time_is_over(error: PyMongoError) -> bool:

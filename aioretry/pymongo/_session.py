@@ -75,7 +75,7 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
         max_commit_time_ms: int | None = None,
     ) -> AbstractAsyncContextManager[Any]:
         """Start a transaction, which a block commits or aborts; as PyMongo's."""
-        self._calls.runs_of(self).require()
+        self._require_may_start()
         started = await super().start_transaction(
             read_concern, write_concern, read_preference, max_commit_time_ms
         )

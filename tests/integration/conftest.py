@@ -20,6 +20,7 @@ FOR_BOTH = {
     "test_connection_options",
     "test_deposed",
     "test_garbage",
+    "test_lifecycle",
     "test_private_names",
     "test_resolved_anew",
     "test_retries",

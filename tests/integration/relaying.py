@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 
 
 class Relay:
@@ -17,6 +18,7 @@ class Relay:
         self._links = []
         self._tasks = set()
         self._server = None
+        self._most = math.inf
         self.port = 0
 
     async def __aenter__(self):
@@ -44,6 +46,10 @@ class Relay:
         """Have further connections refused; those that are open stay."""
         self._server.close()
 
+    def at_most(self, most):
+        """Accept so many connections in all; end further ones at once."""
+        self._most = most
+
     def cut(self, every):
         """Reset one in so many of the connections that have carried a write; return how many."""
         cut = self._carriers("update")[::every]
@@ -65,6 +71,9 @@ class Relay:
         return [link for link in self._links if name in link.carried and link.is_open]
 
     async def _accept(self, reader, writer):
+        if len(self._links) >= self._most:
+            writer.transport.abort()
+            return
         link = _Link(reader, writer, *await asyncio.open_connection(*self._target))
         self._links.append(link)
         for source, sink in (link.reader, link.far_writer), (link.far_reader, link.writer):

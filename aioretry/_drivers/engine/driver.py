@@ -123,6 +123,16 @@ class EngineDriver:
             raise InvalidOperation(self._closed)
         return self._views.look()
 
+    def unattended(self) -> float | None:
+        """Return for how many seconds no server was looked at, if PyMongo should have; or None.
+
+        Raises:
+            InvalidOperation: The client was closed.
+        """
+        if self._steps.is_closed:
+            raise InvalidOperation(self._closed)
+        return self._views.unattended()
+
     def attempt(
         self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
     ) -> bool:

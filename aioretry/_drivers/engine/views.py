@@ -1,5 +1,6 @@
 """What PyMongo knows of a deployment, as the port's plain values."""
 
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,8 @@ from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.port import Address, ConnectionCounts, ServerKind, ServerView, TopologyView
 
 ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
+
+_MISSED_LOOKS = 3
 
 _KINDS = {
     SERVER_TYPE.Standalone: ServerKind.STANDALONE,
@@ -74,6 +77,21 @@ class Views:
             self._untold = calls.untold
             self._latest = self._view_of(description, known)
         return self._latest
+
+    def unattended(self) -> float | None:
+        """Return for how many seconds no server was looked at, if that is too long; or None."""
+        options, description = (
+            self._calls.delegate.options,
+            self._calls.delegate.topology_description,
+        )
+        servers = description.server_descriptions().values()
+        looked_at = [each for each in servers if each.is_server_type_known or each.error]
+        connecting = options.pool_options.connect_timeout
+        if not looked_at or not connecting or options.load_balanced:
+            return None
+        silence = time.monotonic() - max(each.last_update_time for each in looked_at)
+        most = _MISSED_LOOKS * (options.heartbeat_frequency + connecting)
+        return silence if silence > most else None
 
     def _view_of(self, description: TopologyDescription, known: _Known) -> TopologyView:
         servers = list(description.server_descriptions().values())

@@ -10,6 +10,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
 from aioretry._commands.single import Apart, Travelling
+from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.future import RunningWrite
 from aioretry.deadlines import Deadline
@@ -37,7 +38,7 @@ class CoalescedWrite(RunningWrite[Any]):
     """A write that travels with others.
 
     Args:
-        loop: The client's event loop.
+        coordinator: Of the client's event loop.
         holder: Where it is.
         deadline: When it has to be over, or None.
         watch: Who is told of what becomes of it, or None.
@@ -57,12 +58,12 @@ class CoalescedWrite(RunningWrite[Any]):
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        coordinator: Coordinator,
         holder: Holder,
         deadline: Deadline | None,
         watch: Watch | None = None,
     ) -> None:
-        super().__init__(loop, watch)
+        super().__init__(coordinator, watch)
         self._statement: Any = None
         self._tried: Sequence[Attempt] = ()
         self.holder: Holder | None = holder
@@ -115,8 +116,7 @@ class CoalescedWrite(RunningWrite[Any]):
         if not self.done():
             self._tried, self.holder = tried, None
             self.set_result(result)
-            if self.watch is not None:
-                self.watch.end(None)
+            self._tell_end(None)
 
     def fail(self, exc: BaseException, tried: Sequence[Attempt]) -> None:
         """End it with an error that says already how it ended."""

@@ -223,7 +223,7 @@ class GroupQueue:
     def add(self, arguments: Travelling[Any], deadline: Deadline | None) -> CoalescedWrite:
         """Have a write done together with others; return a future."""
         watch = self._watchers.watch(arguments.operation, self._target.namespace)
-        member = CoalescedWrite(self.loop, self, deadline, watch)
+        member = CoalescedWrite(self._coordinator, self, deadline, watch)
         member.outages = self._outages
         try:
             member.take(arguments)

@@ -35,6 +35,7 @@ from aioretry._retry.loop import Coordinator
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import LastingLease, SessionLease
 from aioretry._writes.single import Write
+from aioretry._writes.under_way import UnderWay
 from aioretry.deadlines import Deadline
 from aioretry.operation import Operation
 
@@ -646,6 +647,7 @@ class Path:
 
     def __init__(self, driver):
         self.driver = driver
+        self.under_way = UnderWay()
 
     def coordinator(self):
         return Coordinator(

@@ -1,8 +1,11 @@
-"""Choosing a server, without one."""
+"""Choosing a server, without one, and waiting for one."""
+
+import asyncio
 
 from aioretry._commands.command import CommandLimits
 from aioretry._drivers.port import ServerKind, ServerView, TopologyView
-from aioretry._retry.server_selection import choose
+from aioretry._retry.lookout import Lookout
+from aioretry._retry.server_selection import Selection, choose
 
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 
@@ -55,3 +58,32 @@ class TestChoosing:
         """Of two, the one with fewer operations under way."""
         both = view(("a", 0.001, 5), ("b", 0.001, 4))
         assert {("b", 1)} == {choose(both, frozenset()).address for _ in range(50)}
+
+
+class Driver:
+    """Knows no server, and is made to look for one."""
+
+    def __init__(self):
+        self.is_probing = asyncio.Event()
+
+    def view(self):
+        return TopologyView({}, 0.015, None)
+
+    def start_probing(self):
+        self.is_probing.set()
+
+    def stop_probing(self):
+        self.is_probing.clear()
+
+
+async def test_one_that_ends_ends_nobody_elses_search():
+    """Whoever still waits has the driver look again, which one who waited for less has ended."""
+    driver, loop = Driver(), asyncio.get_running_loop()
+    lookout = Lookout(driver, loop)
+    reads, writes = Selection(driver, loop, lookout), Selection(driver, loop, lookout)
+    waits = asyncio.create_task(writes.wait_for_server(loop.time() + 60))
+    assert not await reads.wait_for_server(loop.time() + 0.01)
+    await driver.is_probing.wait()
+    waits.cancel()
+    await asyncio.wait([waits])
+    assert not driver.is_probing.is_set()

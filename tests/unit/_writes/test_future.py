@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,7 +39,9 @@ class Write(RunningWrite):
     """A write whose parts do what a test says."""
 
     def __init__(self, lease=None):
-        super().__init__(asyncio.get_running_loop(), Watch(), lease)
+        self.running = set()
+        coordinator = SimpleNamespace(loop=asyncio.get_running_loop(), running=self.running)
+        super().__init__(coordinator, Watch(), lease)
         self.abandoned = []
         self.outcome = UNKNOWN
         self.result_error = self.explain_error = self.abandon_error = None

@@ -32,7 +32,7 @@ def lease():
 def statement(event_loop_of_test, lease):
     """One that was not begun."""
     driver = SimpleNamespace(add_label=PyMongoError._add_error_label)
-    coordinator = SimpleNamespace(loop=event_loop_of_test, driver=driver)
+    coordinator = SimpleNamespace(loop=event_loop_of_test, driver=driver, running=set())
     return Statement(coordinator, lease, None, None, None)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from aioretry._commands.single import Delete, Insert
 from aioretry._writes.group.kinds import DELETES, INSERTS
+from aioretry._writes.under_way import UnderWay
 from aioretry._writes.writing import WritingCollection, is_in_transaction
 
 
@@ -29,7 +30,9 @@ class Things(WritingCollection):
         self._own_queues = queues
         coordinator = SimpleNamespace(loop="loop")
         self._write_path = SimpleNamespace(
-            coordinator=lambda: coordinator, deadline=lambda: "its deadline"
+            coordinator=lambda: coordinator,
+            deadline=lambda: "its deadline",
+            under_way=UnderWay(),
         )
 
     def _copy(self):

@@ -1,6 +1,7 @@
 """One caller's insert of several in a command, from its document to its end."""
 
 import asyncio
+from types import SimpleNamespace
 
 import bson
 import pytest
@@ -40,7 +41,9 @@ async def holder():
 
 def member(holder, document):
     """An insert that somebody has."""
-    made = CoalescedWrite(asyncio.get_running_loop(), holder, None)
+    made = CoalescedWrite(
+        SimpleNamespace(loop=asyncio.get_running_loop(), running=set()), holder, None
+    )
     made.take(Insert(document))
     return made
 

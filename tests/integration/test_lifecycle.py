@@ -1,0 +1,354 @@
+"""A client's start, what probes are told of it, and how it is drained."""
+
+import asyncio
+import logging
+import math
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import (
+    ConnectionFailure,
+    InvalidOperation,
+    OperationFailure,
+)
+
+from aioretry import (
+    ClientDraining,
+    DeadlineExceeded,
+    Outcome,
+    attempts_of,
+    connection_counts,
+    deadline,
+    drain,
+    liveness,
+    outcome_of,
+    readiness,
+    ready,
+    resolve,
+)
+from aioretry._faces import settled
+from aioretry.idempotent import insert_once
+from tests.clients import close
+from tests.conftest import MAJORITY
+from tests.integration.relaying import Relay
+
+NOBODY = "mongodb://127.0.0.1:1/?replicaSet=none&serverSelectionTimeoutMS=200"
+GUARD = 30
+
+
+@pytest.fixture
+async def drained(replica_set, client_class):
+    """A client for the test to drain, and to close."""
+    async with client_class(replica_set.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def things(drained, collection):
+    """The test's collection, of that client."""
+    return drained[collection.database.name].get_collection(collection.name, write_concern=MAJORITY)
+
+
+async def refused(begin):
+    """See that an operation may not begin."""
+    with pytest.raises(ClientDraining) as excinfo:
+        await begin()
+    assert (Outcome.NOT_APPLIED, ()) == (outcome_of(excinfo.value), attempts_of(excinfo.value))
+
+
+async def began_to_drain(client):
+    """Wait until a drain of a client has begun."""
+    while not client._write_path.under_way.is_draining:
+        await asyncio.sleep(0)
+
+
+class TestReady:
+    async def test_connections(self, replica_set, client_class):
+        """As many are made as are to be kept, before the first operation asks for one."""
+        async with client_class(replica_set.uri, minPoolSize=7) as client:
+            await ready(client, 20)
+            primary = await replica_set.primary()
+            counts = connection_counts(client)[(primary.host, primary.port)]
+            assert counts.used + counts.idle >= 7
+            assert readiness(client)
+
+    async def test_connections_that_are_not_made(self, replica_set, client_class):
+        """It is an error that tells how many."""
+        primary = await replica_set.primary()
+        async with Relay(primary.host, primary.port) as relay:
+            uri = f"mongodb://{relay.address}/?directConnection=true&minPoolSize=50"
+            async with client_class(uri, heartbeatFrequencyMS=500) as client:
+                relay.at_most(10)
+                with pytest.raises(DeadlineExceeded, match="of the minPoolSize=50 connections"):
+                    await ready(client, 2)
+
+    async def test_nobody_is_there(self, client_class):
+        """The error is the driver's own, and comes when the time is over, not before."""
+        async with client_class(NOBODY) as client:
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(ConnectionFailure):
+                await ready(client, 0.7)
+            assert asyncio.get_running_loop().time() - began >= 0.5
+            assert not readiness(client)
+
+    async def test_a_server_that_comes_late(self, replica_set, client_class):
+        """It is waited for over several selections of a server."""
+        primary = await replica_set.primary()
+        async with Relay(primary.host, primary.port) as relay:
+            relay.stop_listening()
+            uri = f"mongodb://{relay.address}/?directConnection=true&serverSelectionTimeoutMS=200"
+            async with client_class(uri) as client:
+                waiting = asyncio.create_task(ready(client, GUARD))
+                await asyncio.wait([waiting], timeout=0.5)
+                assert not waiting.done()
+                await relay.listen(relay.port)
+                await waiting
+                assert readiness(client)
+
+    async def test_wrong_credentials(self, replica_set, client_class):
+        """No time is lost with what can't become better."""
+        async with client_class(replica_set.uri, username="nobody", password="wrong") as client:
+            with pytest.raises(OperationFailure, match="Authentication failed"):
+                await ready(client, GUARD)
+
+    async def test_a_nearer_deadline(self, client_class):
+        """It counts."""
+        async with client_class(NOBODY) as client, asyncio.timeout(5):
+            with pytest.raises((ConnectionFailure, DeadlineExceeded)):
+                async with deadline(0.3):
+                    await ready(client, 60)
+
+
+class TestReadiness:
+    async def test_a_client_that_nobody_used(self, client_class, replica_set):
+        """To ask makes it look for its servers."""
+        async with client_class(replica_set.uri) as client:
+            assert not readiness(client)
+            async with asyncio.timeout(GUARD):
+                while not readiness(client):
+                    await asyncio.sleep(0.01)
+
+    async def test_without_a_primary(self, client_class, replica_set):
+        """It is ready for as long as the grace lasts, and ready again when a server is there."""
+        async with client_class(replica_set.uri, heartbeatFrequencyMS=500) as client:
+            await ready(client)
+            assert readiness(client, grace=0.001)
+            killed = await replica_set.primary()
+            await replica_set.kill(killed)
+            async with asyncio.timeout(GUARD):
+                while readiness(client, grace=0.001):
+                    await asyncio.sleep(0.01)
+            assert readiness(client)
+            assert readiness(client, grace=math.inf)
+            assert "no server has taken writes for" in readiness(client).reason
+            assert liveness(client)
+            await replica_set.restart(killed)
+            async with asyncio.timeout(GUARD):
+                while not readiness(client, grace=0.001):
+                    await asyncio.sleep(0.01)
+
+    async def test_after_the_end(self, drained):
+        """One that is drained or closed gets no requests any more; a closed one is of no use."""
+        await ready(drained)
+        await drain(drained)
+        assert not readiness(drained)
+        assert liveness(drained)
+        await close(drained)
+        assert not readiness(drained)
+        assert not liveness(drained)
+        assert "close" in liveness(drained).reason
+
+    async def test_on_another_loop(self, client):
+        """A process whose client belongs to a loop that is gone is of no use."""
+        await ready(client)
+
+        async def ask():
+            return liveness(client), readiness(client)
+
+        found = await asyncio.to_thread(asyncio.run, ask())
+        assert not any(found)
+        assert all("loop" in each.reason for each in found)
+
+
+class TestDraining:
+    async def test_what_travels_together_is_sent(self, drained, things, stored):
+        """However many wait; nothing is refused that had begun."""
+        together = things.coalesced()
+        writes = [together.insert_one({"_id": n}) for n in range(5000)]
+        done = await drain(drained, GUARD)
+        assert done.is_complete
+        assert all(write.done() and write.exception() is None for write in writes)
+        assert stored.count_documents({}) == 5000
+
+    async def test_nothing_new(self, drained, things, stored):
+        """Each kind of operation is refused; nothing of it was sent."""
+        await things.insert_one({"_id": 1})
+        await drain(drained)
+        await refused(lambda: things.insert_one({"_id": 2}))
+        await refused(lambda: things.insert_many([{"_id": 3}]))
+        await refused(lambda: things.find_one({}))
+        await refused(lambda: things.coalesced().insert_one({"_id": 4}))
+        await refused(lambda: things.update_one({"_id": 1}, {"$set": {"n": 1}}))
+        await refused(lambda: insert_once(things, {"_id": 5}))
+        with pytest.raises(ClientDraining):
+            async with things.operation():
+                raise AssertionError
+        async with await drained.start_session() as session:
+            with pytest.raises(ClientDraining):
+                session.start_transaction()
+            with pytest.raises(ClientDraining):
+                await session.with_transaction(lambda _session: things.find_one({}))
+        assert [{"_id": 1}] == list(stored.find())
+
+    async def test_a_transaction_ends(self, drained, things, stored):
+        """Its next statements and its commit are part of it."""
+        async with await drained.start_session() as session:
+            transaction = session.start_transaction()
+            await things.insert_one({"_id": 1}, session=session)
+            draining = asyncio.create_task(drain(drained, GUARD))
+            await began_to_drain(drained)
+            await refused(lambda: things.insert_one({"_id": 9}))
+            await things.insert_one({"_id": 2}, session=session)
+            assert not draining.done()
+            del transaction
+            await session.commit_transaction()
+            assert (await draining).is_complete
+        assert stored.count_documents({}) == 2
+
+    async def test_blocks_end(self, drained, things, stored):
+        """So do the runs of a callback, an operation, and a recipe of several writes."""
+        inside, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+        async def run(session):
+            await things.insert_one({"_id": "callback"}, session=session)
+            inside.release()
+            await go_on.wait()
+            await things.insert_one({"_id": "callback again"}, session=session)
+
+        async def transact():
+            async with await drained.start_session() as session:
+                await session.with_transaction(run)
+
+        async def operate():
+            async with things.operation() as operation:
+                await operation.insert_one({"_id": "operation"})
+                inside.release()
+                await go_on.wait()
+                await operation.insert_one({"_id": "operation again"})
+                await things.insert_one({"_id": "beside it"})
+
+        async with asyncio.timeout(GUARD), asyncio.TaskGroup() as group:
+            group.create_task(transact())
+            group.create_task(operate())
+            for _ in range(2):
+                await inside.acquire()
+            draining = group.create_task(drain(drained, GUARD))
+            await began_to_drain(drained)
+            assert not draining.done()
+            go_on.set()
+        assert draining.result().is_complete
+        assert stored.count_documents({}) == 5
+
+    async def test_what_can_not_end(self, replica_set, drained, things, stored, caplog):
+        """It is given up when the time is over, and listed with what is known of it."""
+        await things.insert_one({"_id": "first"})
+        async with replica_set.faults.hang("insert", applied=True, times=1) as hang:
+            write = asyncio.ensure_future(things.insert_one({"_id": "content"}))
+            await hang.wait_until_fired()
+            began = asyncio.get_running_loop().time()
+            with caplog.at_level(logging.WARNING, "aioretry"):
+                done = await drain(drained, 0.3)
+            took = asyncio.get_running_loop().time() - began
+        assert 0.3 <= took < 1.5
+        assert ([write.exception()], 0, False) == (
+            list(done.unknown),
+            done.blocks,
+            done.is_complete,
+        )
+        assert done.errors == done.unknown
+        with pytest.raises(InvalidOperation) as excinfo:
+            await write
+        assert [True] == [attempt.sent for attempt in attempts_of(excinfo.value)]
+        [told] = [record.getMessage() for record in caplog.records if "drain" in record.msg]
+        assert "1 operations were given up (outcomes: unknown: 1)" in told.replace(
+            "1 unknown", "unknown: 1"
+        )
+        assert "content" not in caplog.text
+        assert {"first", "content"} == {each["_id"] for each in stored.find()}
+
+    async def test_blocks_that_can_not_end(self, drained, things):
+        """They are counted; nothing of them may begin any more once the time is over."""
+        session = await drained.start_session()
+        session.start_transaction()
+        await things.insert_one({"_id": 1}, session=session)
+        done = await drain(drained, 0.1)
+        assert (done.errors, done.blocks) == ((), 1)
+        with pytest.raises(InvalidOperation):
+            await things.insert_one({"_id": 2}, session=session)
+        with pytest.raises(InvalidOperation):
+            await session.commit_transaction()
+        await session.end_session()
+
+    async def test_what_waits_for_a_server(self, client_class):
+        """It is not applied."""
+        async with client_class(NOBODY, serverSelectionTimeoutMS=60_000) as client:
+            writes = [client.db.things.insert_one({}) for _ in range(10)]
+            done = await drain(client, 0.1)
+            assert (len(done.errors), done.unknown) == (10, ())
+            assert {Outcome.NOT_APPLIED} == {outcome_of(write.exception()) for write in writes}
+
+    async def test_twice(self, drained, things):
+        """The second one waits for the same, and finds the same."""
+        write = things.insert_one({"_id": 1})
+        assert [True, True] == [
+            done.is_complete for done in await asyncio.gather(drain(drained), drain(drained))
+        ]
+        assert write.done()
+
+    async def test_a_client_that_nobody_used(self, drained, things):
+        """There is nothing to end."""
+        assert (await drain(drained)).is_complete
+        await refused(lambda: things.insert_one({}))
+
+    async def test_resolving(self, replica_set, client_class, collection, drained, things):
+        """What is in doubt is resolved with another client, since this one begins nothing."""
+        async with replica_set.faults.hang("insert", applied=True, times=1) as hang:
+            asyncio.ensure_future(things.insert_one({"_id": 1})).add_done_callback(
+                lambda write: write.exception()
+            )
+            await hang.wait_until_fired()
+            [failed] = (await drain(drained, 0.1)).unknown
+        with pytest.raises(InvalidOperation):
+            await resolve(failed)
+
+
+@pytest.mark.parametrize("function", [ready, readiness, liveness, drain])
+async def test_other_clients(function):
+    """A client of another class is refused, by a name that helps."""
+    with MongoClient(NOBODY) as other, pytest.raises(TypeError, match="not MongoClient"):
+        await settled(function(other))
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (ready, "timeout"),
+        (drain, "timeout"),
+        (lambda client, value: readiness(client, grace=value), "grace"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (0, ValueError),
+        (-1, ValueError),
+        (math.nan, ValueError),
+        ("1", TypeError),
+        (True, TypeError),
+    ],
+)
+async def test_bad_times(client, call, name, value, error):
+    """The argument is named; nothing is drained by it."""
+    with pytest.raises(error, match=name):
+        await settled(call(client, value))
+    await client.db.things.find_one({})

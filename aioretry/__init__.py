@@ -3,7 +3,8 @@
 A module imports only from lower lines; those above the public names import from these alone:
 
     __main__  _demo  _doctor             the command line, the demo, the doctor
-    aiohttp  fastapi  _web               in a service: client, deadlines, problem details, keys
+    fastapi                              on asgi, in FastAPI's words
+    aiohttp  asgi  _web                  in a service: client, deadlines, problems, probes, keys
     idempotent  streams  telemetry       safe repetitions, aggregates that follow, hooks
     _faces                               either driver's client, to these
     -                                    the public names

@@ -1,8 +1,7 @@
 """aioretry in aiohttp services: the client, deadlines, problem details, idempotency keys."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any, TypeAlias, cast
 
 import anyio
@@ -13,23 +12,34 @@ from pymongo.errors import PyMongoError
 
 from aioretry import Deadline, deadline, outcome_of
 from aioretry._faces import Client, MotorClient, Session
-from aioretry._web import (
-    KEY_HEADER,
+from aioretry._web.keys import REPLAYED_HEADER, KeyOfRequest
+from aioretry._web.problems import (
     MEDIA_TYPE,
-    REPLAYED_HEADER,
-    TIMEOUT_HEADER,
-    KeyOfRequest,
-    Parse,
     Problem,
-    RequestLimits,
     deadline_exceeded,
+    log_problem,
+    page_of,
+    problem_of,
+)
+from aioretry._web.requests import (
+    KEY_HEADER,
+    TIMEOUT_HEADER,
+    Parse,
+    RequestLimits,
     digest_of,
     has_body,
     joined,
     key_of,
-    maker_of,
-    problem_of,
     seconds_of,
+)
+from aioretry._web.serving import (
+    DRAIN_TIMEOUT,
+    LIVE,
+    READY,
+    STARTUP_TIMEOUT,
+    Probes,
+    Serving,
+    paths_of,
 )
 from aioretry.idempotent import Keys
 from aioretry.pymongo import AsyncRetryClient
@@ -40,7 +50,9 @@ __all__ = [
     "KEYS",
     "CallerKey",
     "ProblemError",
+    "add_probes",
     "deadline_middleware",
+    "document_problems",
     "idempotency_key",
     "mongodb_ctx",
     "problem_middleware",
@@ -58,6 +70,8 @@ ASYNCIO_CLIENT = cast(web.AppKey[AsyncRetryClient[dict[str, Any]]], CLIENT)
 KEYS: web.AppKey[Keys] = web.AppKey("aioretry.keys", Keys)
 """Where an application has what its idempotency keys are made by."""
 
+_PAGE: web.AppKey[str | None] = web.AppKey("aioretry.documentation")
+
 # Where a request has its deadline; older versions of aiohttp have names only.
 _DEADLINE: Any = (
     web.RequestKey("deadline", Deadline) if hasattr(web, "RequestKey") else "aioretry.deadline"
@@ -69,33 +83,73 @@ def mongodb_ctx(
     *,
     client: type[Client] | None = None,
     keys: Keys | None = None,
+    startup_timeout: float | None = STARTUP_TIMEOUT,
+    drain_timeout: float = DRAIN_TIMEOUT,
     **options: Any,
 ) -> Callable[[web.Application], AsyncIterator[None]]:
-    """Return what opens a client, and closes it at the end: ``app.cleanup_ctx.append(...)``.
+    """Return what has a client ready, and drains and closes it: ``app.cleanup_ctx.append(...)``.
 
     The client is ``app[CLIENT]``, and in sub-applications ``request.config_dict[CLIENT]``.
+
+    An application starts without a server, too, if none is found in time; that is logged, and
+    ``/readyz`` tells of it. A server that refuses the client's credentials is an error at once.
 
     Args:
         uri: Of the deployment.
         client: Its class, such as :class:`~aioretry.pymongo.AsyncRetryClient`; None is
             :class:`~aioretry.RetryClient`.
         keys: What :func:`idempotency_key` needs; closed before the client.
+        startup_timeout: How many seconds :func:`~aioretry.ready` may take; None does not wait.
+        drain_timeout: How many seconds :func:`~aioretry.drain` may take at the end.
         **options: As for the client.
 
     Raises:
-        TypeError: ``uri`` is not a str, or ``keys`` not a :class:`~aioretry.idempotent.Keys`.
+        TypeError: ``uri`` is not a str, ``keys`` not a :class:`~aioretry.idempotent.Keys`, or a
+            time no number.
+        ValueError: A time is not above 0, or not finite.
         ImportError: ``client`` is None, and Motor is not installed.
     """
-    make = maker_of(uri, client, keys, options)
+    serving = Serving(uri, client, keys, startup_timeout, drain_timeout, options)
 
     async def mongodb(app: web.Application) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            app[CLIENT] = await stack.enter_async_context(make())
+        async with serving.client() as made:
+            app[CLIENT] = made
             if keys is not None:
-                app[KEYS] = await stack.enter_async_context(keys)
+                app[KEYS] = keys
             yield
 
     return mongodb
+
+
+def add_probes(
+    app: web.Application, *, live: str = LIVE, ready: str = READY, grace: float = 30.0
+) -> None:
+    """Have an application answer what an orchestrator asks: alive, and ready for requests?
+
+    By GET and HEAD, with 200 or 503, and a JSON body that says why; without asking a server.
+
+    Args:
+        app: The application, whose client is ``app[CLIENT]``.
+        live: The path for :func:`~aioretry.liveness`.
+        ready: The path for :func:`~aioretry.readiness`.
+        grace: For how many seconds it is ready that has lost its primary; infinity is for ever.
+
+    Raises:
+        TypeError: An argument is of another type.
+        ValueError: A path does not begin with a slash, both are the same, or ``grace`` is not above
+            0.
+    """
+    probes = Probes(live, ready, grace)
+
+    def add(path: str) -> None:
+        async def probe(request: web.Request) -> web.Response:
+            status, body = probes.answer(path, request.config_dict.get(CLIENT))
+            return web.Response(status=status, body=body, headers=Probes.HEADERS)
+
+        app.router.add_get(path, probe)
+
+    for path in probes.paths:
+        add(path)
 
 
 def deadline_middleware(
@@ -105,6 +159,7 @@ def deadline_middleware(
     header: str = TIMEOUT_HEADER,
     parse: Parse = seconds_of,
     grace: float = 1.0,
+    exempt: Collection[str] = (LIVE, READY),
 ) -> Middleware:
     """Return what sets a deadline for all that is done for a request; reads and writes obey it.
 
@@ -120,20 +175,25 @@ def deadline_middleware(
             400.
         parse: Gives the seconds of a field, more than 0, or raises ValueError.
         grace: How many seconds after the deadline a request without a response is cancelled.
+        exempt: Paths that have no deadline, whatever a request asks for; those of the probes.
 
     Raises:
         TypeError: An argument is of another type.
-        ValueError: A number is out of range, or ``header`` is no name of a header field.
+        ValueError: A number is out of range, ``header`` is no name of a header field, or a path
+            does not begin with a slash.
     """
+    free = paths_of(exempt)
     limits = RequestLimits(default, maximum, header, parse, grace)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path in free:
+            return await handler(request)
         is_for_socket = _asks_for_websocket(request)
         fields = [] if is_for_socket else request.headers.getall(limits.header, [])
         seconds = limits.seconds(fields)
         if isinstance(seconds, Problem):
-            return _response(seconds)
+            return _response(request, seconds)
         cancelled: asyncio.CancelledError | None = None
         with anyio.CancelScope() as cancelling:
 
@@ -155,7 +215,10 @@ def deadline_middleware(
             raise TimeoutError(
                 "the time of a request was over, and it answered then"
             ) from cancelled
-        return _response(deadline_exceeded(None if cancelled is None else outcome_of(cancelled)))
+        problem = deadline_exceeded(None if cancelled is None else outcome_of(cancelled))
+        if cancelled is not None:
+            log_problem(problem, _name_of(request), cancelled)
+        return _response(request, problem)
 
     return middleware
 
@@ -187,7 +250,8 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
 
     All other errors, such as a duplicate key, are the application's, and so is whatever it raises
     in their place, such as ``web.HTTPConflict``. So are those of a response that has begun. A group
-    of errors is answered if all in it would be answered the same.
+    of errors is answered if all in it would be answered the same. The error behind an answer is
+    logged, by its classes and codes.
     """
     try:
         return await handler(request)
@@ -199,7 +263,22 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
         if found is None or _has_begun(request):
             raise
         problem = found
-    return _response(problem)
+        log_problem(problem, _name_of(request), exc)
+    return _response(request, problem)
+
+
+def document_problems(app: web.Application, documentation: str | None) -> None:
+    """Have problem details say where they are explained, by ``type`` and ``Link``.
+
+    Args:
+        app: The application; its sub-applications have it, too.
+        documentation: The URL of a page, whose fragments are the reasons; None says nothing.
+
+    Raises:
+        TypeError: ``documentation`` is neither a str nor None.
+        ValueError: ``documentation`` is no URL of a page.
+    """
+    app[_PAGE] = page_of(documentation)
 
 
 def _asks_for_websocket(request: web.Request) -> bool:
@@ -210,9 +289,17 @@ def _has_begun(request: web.Request) -> bool:
     return request.writer.output_size > 0
 
 
-def _response(problem: Problem) -> web.Response:
+def _name_of(request: web.Request) -> str:
+    return f"{request.method} {request.path}"
+
+
+def _response(request: web.Request, problem: Problem) -> web.Response:
+    page = request.config_dict.get(_PAGE)
     return web.Response(
-        body=problem.body, status=problem.status, headers=problem.headers, content_type=MEDIA_TYPE
+        body=problem.body(page),
+        status=problem.status,
+        headers=problem.headers(page),
+        content_type=MEDIA_TYPE,
     )
 
 

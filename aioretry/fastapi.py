@@ -1,38 +1,29 @@
 """aioretry in FastAPI services: the client, deadlines, problem details, idempotency keys."""
 
-import asyncio
-import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Annotated, Any, TypedDict
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Annotated, Any
 
 import anyio
 from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 from pymongo.errors import PyMongoError
-from starlette.datastructures import Headers, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.requests import HTTPConnection
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aioretry import _faces, deadline, outcome_of
-from aioretry._web import (
-    KEY_HEADER,
-    MEDIA_TYPE,
-    REPLAYED_HEADER,
-    TIMEOUT_HEADER,
-    KeyOfRequest,
-    Parse,
-    Problem,
-    RequestLimits,
-    deadline_exceeded,
-    digest_of,
-    has_body,
-    joined,
-    key_of,
-    maker_of,
-    problem_of,
-    seconds_of,
+from aioretry import Outcome, _faces, asgi
+from aioretry._web.keys import KeyOfRequest
+from aioretry._web.problems import MEDIA_TYPE, Problem, page_of
+from aioretry._web.requests import KEY_HEADER, digest_of, joined, key_of, seconds_of
+from aioretry.asgi import (
+    DeadlineMiddleware,
+    MongoState,
+    ProbesMiddleware,
+    database_of,
+    mongodb_lifespan,
+    problem_of_request,
+    response_once,
 )
 from aioretry.idempotent import Keys
 from aioretry.pymongo import AsyncRetryClient, AsyncRetryDatabase
@@ -45,6 +36,7 @@ __all__ = [
     "Database",
     "DeadlineMiddleware",
     "MongoState",
+    "ProbesMiddleware",
     "ProblemError",
     "add_problem_handlers",
     "database",
@@ -53,53 +45,33 @@ __all__ = [
     "seconds_of",
 ]
 
+_IS_REQUIRED = "x-required"
+_ANSWERS = {
+    "400": "The key is missing, or a header field can't be read.",
+    "409": "A request with this key is still running; repeat this one after Retry-After.",
+    "422": "The key was used for another request, or too long ago.",
+    "503": "Nothing is applied; repeat the request with its key after Retry-After.",
+    "504": "The time is over; repeat the request with its key.",
+}
+_PROBLEM = {
+    "title": "Problem",
+    "type": "object",
+    "description": "Problem details (RFC 9457).",
+    "required": ["type", "status", "title", "detail", "reason"],
+    "properties": {
+        "type": {"type": "string", "format": "uri-reference"},
+        "status": {"type": "integer"},
+        "title": {"type": "string"},
+        "detail": {"type": "string"},
+        "reason": {"type": "string", "description": "What it is, for programs."},
+        "outcome": {
+            "type": "string",
+            "enum": [Outcome.UNKNOWN.value, Outcome.NOT_APPLIED.value],
+            "description": "How the write ended that has failed, where that is known.",
+        },
+    },
+}
 _FORMS = {"multipart/form-data", "application/x-www-form-urlencoded"}
-
-
-class MongoState(TypedDict):
-    """What the lifespan adds to the state of each request."""
-
-    mongodb: Any
-    """The client, of the class that was asked for."""
-
-    mongodb_keys: Keys | None
-
-
-def mongodb_lifespan(
-    uri: str,
-    *,
-    client: type[_faces.Client] | None = None,
-    keys: Keys | None = None,
-    **options: Any,
-) -> Callable[[Any], AbstractAsyncContextManager[MongoState]]:
-    """Return a lifespan that opens a client, and closes it at the end.
-
-    In a lifespan of your own: ``async with mongodb_lifespan(uri)(app) as state: yield {**state,
-    ...}``.
-
-    Args:
-        uri: Of the deployment.
-        client: Its class, such as :class:`~aioretry.pymongo.AsyncRetryClient`; None is
-            :class:`~aioretry.RetryClient`.
-        keys: What :func:`idempotency_key` needs; closed before the client.
-        **options: As for the client.
-
-    Raises:
-        TypeError: ``uri`` is not a str, or ``keys`` not a :class:`~aioretry.idempotent.Keys`.
-        ImportError: ``client`` is None, and Motor is not installed.
-    """
-    make = maker_of(uri, client, keys, options)
-
-    @asynccontextmanager
-    async def lifespan(app: object) -> AsyncIterator[MongoState]:
-        del app
-        async with AsyncExitStack() as stack:
-            made = await stack.enter_async_context(make())
-            if keys is not None:
-                await stack.enter_async_context(keys)
-            yield MongoState(mongodb=made, mongodb_keys=keys)
-
-    return lifespan
 
 
 async def _client_of(connection: HTTPConnection) -> Any:
@@ -119,10 +91,6 @@ AsyncioClient = Annotated[AsyncRetryClient[dict[str, Any]], Depends(_client_of)]
 """The same, for type checkers, where it is an :class:`~aioretry.pymongo.AsyncRetryClient`."""
 
 
-def _database_of(client: _faces.Client, name: str | None) -> _faces.Database:
-    return client.get_default_database() if name is None else client[name]
-
-
 def database(
     name: str | None = None,
 ) -> Callable[[HTTPConnection], Awaitable[_faces.Database]]:
@@ -140,10 +108,10 @@ def database(
         raise TypeError(f"name must be a str or None, not {name!r}")
 
     # Not by the other dependency: FastAPI would solve that for each request, too.
-    async def database_of(connection: HTTPConnection) -> _faces.Database:
-        return _database_of(await _client_of(connection), name)
+    async def database_of_request(connection: HTTPConnection) -> _faces.Database:
+        return database_of(await _client_of(connection), name)
 
-    return database_of
+    return database_of_request
 
 
 Database = Annotated[_faces.MotorDatabase, Depends(database())]
@@ -151,77 +119,6 @@ Database = Annotated[_faces.MotorDatabase, Depends(database())]
 
 AsyncioDatabase = Annotated[AsyncRetryDatabase[dict[str, Any]], Depends(database())]
 """The same, for type checkers, of an :class:`~aioretry.pymongo.AsyncRetryClient`."""
-
-
-class DeadlineMiddleware:
-    """Sets a deadline for everything that is done for a request; reads and writes obey it.
-
-    It buffers nothing, and lets websockets alone. What does not obey is cancelled some time after
-    the deadline, if the response has not begun by then, and 504 is answered. A handler that is no
-    ``async def`` runs on a thread, and is waited for. Streams and background tasks have what is
-    left of the time.
-
-    Args:
-        app: The application.
-        default: Seconds for a request that asks for nothing.
-        maximum: The most that a request can ask for, in seconds; None is ``default``.
-        header: The header field that a request asks by; one that can't be read is answered with
-            400.
-        parse: Gives the seconds of a field, more than 0, or raises ValueError.
-        grace: How many seconds after the deadline a request without a response is cancelled.
-
-    Raises:
-        TypeError: An argument is of another type.
-        ValueError: A number is out of range, or ``header`` is no name of a header field.
-    """
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        default: float,
-        maximum: float | None = None,
-        header: str = TIMEOUT_HEADER,
-        parse: Parse = seconds_of,
-        grace: float = 1.0,
-    ) -> None:
-        self._app = app
-        self._limits = RequestLimits(default, maximum, header, parse, grace)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        seconds = self._limits.seconds(Headers(scope=scope).getlist(self._limits.header))
-        if isinstance(seconds, Problem):
-            await _response(seconds)(scope, receive, send)
-            return
-        cancelling = anyio.CancelScope(deadline=anyio.current_time() + seconds + self._limits.grace)
-        has_begun = False
-        cancelled: asyncio.CancelledError | None = None
-
-        async def send_on(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            cancelling.deadline = math.inf
-            await send(message)
-
-        with cancelling:
-            try:
-                async with deadline(seconds):
-                    await self._app(scope, receive, send_on)
-            except asyncio.CancelledError as exc:
-                cancelled = exc
-                raise
-        if not cancelling.cancelled_caught:
-            return
-        if has_begun:  # it did so when it was cancelled; only its server can break it off
-            raise TimeoutError(
-                "the time of a request was over, and it answered then"
-            ) from cancelled
-        outcome = None if cancelled is None else outcome_of(cancelled)
-        await _response(deadline_exceeded(outcome))(scope, receive, send)
 
 
 class ProblemError(HTTPException):
@@ -242,10 +139,10 @@ class ProblemError(HTTPException):
         self, status: int, reason: str, detail: str, *, retry_after: int | None = None
     ) -> None:
         self.problem = Problem(status, reason, detail, retry_after=retry_after)
-        super().__init__(status, detail, self.problem.headers)
+        super().__init__(status, detail, self.problem.headers())
 
 
-def add_problem_handlers(app: FastAPI) -> None:
+def add_problem_handlers(app: FastAPI, *, documentation: str | None = None) -> None:
     """Have an application answer what databases raise with problem details (RFC 9457).
 
     - 504 ``deadline_exceeded``: the request's deadline is over.
@@ -265,34 +162,65 @@ def add_problem_handlers(app: FastAPI) -> None:
     has precedence. So are those of websockets. A group of errors is answered if all in it would be
     answered the same. An application that is mounted in another one needs handlers of its own.
 
+    The error behind an answer is logged, by its classes and codes. What the application's OpenAPI
+    says of routes that take a key has these answers, too.
+
     Args:
         app: The application.
+        documentation: The URL of a page that explains problems, for ``type`` and ``Link``.
 
     Raises:
         RuntimeError: It has a handler for ``PyMongoError``, ``TimeoutError`` or ``ExceptionGroup``
             already.
+        TypeError: ``documentation`` is neither a str nor None.
+        ValueError: ``documentation`` is no URL of a page.
     """
+    answer: Any = partial(_answer, page_of(documentation))
     for kind in (PyMongoError, TimeoutError, ExceptionGroup):
         if kind in app.exception_handlers:
             raise RuntimeError(f"the application has a handler for {kind.__name__} already")
-        app.add_exception_handler(kind, _answer)
-    app.add_exception_handler(ProblemError, _answer)
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(ProblemError, answer)
+    _describe(app)
 
 
-async def _answer(connection: HTTPConnection, error: Exception) -> Response:
+def _describe(app: FastAPI) -> None:
+    """Have OpenAPI say which operations need a key, and what they answer for its sake."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = generate()
+        for operation, parameter in _keyed(schema):
+            parameter["required"] = parameter["schema"].pop(_IS_REQUIRED)
+            parameter["schema"] = {"type": "string", "maxLength": 255}
+            for status, description in _ANSWERS.items():
+                answer = operation["responses"].setdefault(status, {"description": description})
+                ref = {"$ref": "#/components/schemas/Problem"}
+                answer.setdefault("content", {}).setdefault(MEDIA_TYPE, {"schema": ref})
+            schema.setdefault("components", {}).setdefault("schemas", {})["Problem"] = _PROBLEM
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation has it
+
+
+def _keyed(schema: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    for path in schema.get("paths", {}).values():
+        for operation in path.values():
+            for parameter in operation.get("parameters", ()):
+                if _IS_REQUIRED in parameter.get("schema", {}):
+                    yield operation, parameter
+
+
+async def _answer(page: str | None, connection: HTTPConnection, error: Exception) -> Response:
     if not isinstance(connection, Request):
         raise error
     if isinstance(error, ProblemError):
-        return _response(error.problem)
-    with deadline(None) as limit:
-        problem = problem_of(error, is_over=limit is not None and limit.is_over)
+        problem: Problem | None = error.problem
+    else:
+        problem = problem_of_request(connection.scope, error)
     if problem is None:
         raise error
-    return _response(problem)
-
-
-def _response(problem: Problem) -> Response:
-    return Response(problem.body, problem.status, problem.headers, MEDIA_TYPE)
+    return Response(problem.body(page), problem.status, problem.headers(page), MEDIA_TYPE)
 
 
 class CallerKey(KeyOfRequest):
@@ -330,24 +258,17 @@ class CallerKey(KeyOfRequest):
             Exception: Whatever the work raised.
         """
 
-        async def stored(session: _faces.Session) -> dict[str, Any]:
+        async def whole(session: _faces.Session) -> asgi.Response:
             answer = await work(session)
             if not isinstance(answer, Response):
                 answer = JSONResponse(jsonable_encoder(answer), status_code)
             if not hasattr(answer, "body") or answer.background is not None:
                 raise TypeError("work must return a whole response, without a background task")
-            if not has_body(answer.status_code):
-                answer.body = b""
-                for name in ("Content-Length", "Content-Type"):
-                    del answer.headers[name]
-            headers = [list(pair) for pair in answer.raw_headers]
-            return {"status": answer.status_code, "headers": headers, "body": bytes(answer.body)}
+            return asgi.Response(answer.status_code, tuple(answer.raw_headers), bytes(answer.body))
 
-        answer = await self.stored(stored)
-        response = Response(answer.value["body"], answer.value["status"])
-        response.raw_headers = [(name, value) for name, value in answer.value["headers"]]
-        if answer.replayed:
-            response.headers[REPLAYED_HEADER] = "true"
+        kept = await response_once(self, whole)
+        response = Response(kept.body, kept.status)
+        response.raw_headers = [*kept.headers]
         return response
 
 
@@ -378,10 +299,16 @@ def idempotency_key(
     if not callable(scope):
         raise TypeError(f"scope must be a callable, not {scope!r}")
 
+    described = Header(
+        alias=KEY_HEADER,
+        description="Says that requests are the same; a string in quotes, or a token.",
+        json_schema_extra={_IS_REQUIRED: required},
+    )
+
     async def key_of_request(
         request: Request,
         caller: Annotated[Any, Depends(scope)],
-        field: Annotated[str | None, Header(alias=KEY_HEADER)] = None,
+        field: Annotated[str | None, described] = None,
     ) -> CallerKey:
         del field  # it is for the documentation of the service
         client = await _client_of(request)
@@ -393,7 +320,7 @@ def idempotency_key(
             raise ProblemError(key.status, key.reason, key.detail)
         path, query = request.scope["path"], request.scope.get("query_string", b"")
         stands_for = joined(request.method, path, query, await _body_of(request))
-        kept = _database_of(client, database)
+        kept = database_of(client, database)
         return CallerKey(keys, kept, caller, key, stands_for)
 
     return key_of_request

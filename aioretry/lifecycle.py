@@ -82,6 +82,7 @@ async def ready(client: Any, timeout: float = 30.0) -> None:  # noqa: ASYNC109 -
         limit = found or Deadline.after(seconds)
         while not await _answers(client, limit):  # noqa: ASYNC110 - it asks a server
             await anyio.sleep(_PAUSE)
+        path.coordinator().availability.seconds_without()  # from now on that is remembered
         least = (await settled(client.options)).pool_options.min_pool_size
         if not await _comes(lambda: not _missing(path, least), limit):
             text = f"{_missing(path, least)} of the minPoolSize={least} connections are not made"

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 
 from aioretry import Outcome, deadline, outcome_of
-from aioretry._web import KeyOfRequest, problem_of
+from aioretry._web.keys import KeyOfRequest
+from aioretry._web.problems import problem_of
 from aioretry.idempotent import Keys, NoTurnError
 from tests.idempotent.keyed import NAMESPACE, SECRET
 

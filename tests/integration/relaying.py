@@ -27,8 +27,7 @@ class Relay:
 
     async def __aexit__(self, *_):
         self._server.close()
-        for link in self._links:
-            link.abort()
+        self.cut_all()
         await asyncio.gather(*self._tasks)
         await asyncio.sleep(0)  # the transports close in a turn of their own
 
@@ -56,6 +55,11 @@ class Relay:
         for link in cut:
             link.abort()
         return len(cut)
+
+    def cut_all(self):
+        """Reset all connections."""
+        for link in self._links:
+            link.abort()
 
     def cut_the_one(self, command):
         """Reset the connection that has carried a command."""

@@ -147,6 +147,21 @@ class TestReadiness:
                 while not readiness(client, grace=0.001):
                     await asyncio.sleep(0.01)
 
+    async def test_from_the_start(self, client_class, replica_set):
+        """A client that was ready is so for the grace, though nobody has asked meanwhile."""
+        primary = await replica_set.primary()
+        async with Relay(primary.host, primary.port) as relay:
+            uri = f"mongodb://{relay.address}/?directConnection=true&heartbeatFrequencyMS=500"
+            async with client_class(uri) as client:
+                await ready(client)
+                relay.stop_listening()
+                relay.cut_all()
+                async with asyncio.timeout(GUARD):
+                    while client._write_path.writable():  # until the driver knows
+                        await asyncio.sleep(0.01)
+                assert "of grace" in readiness(client).reason
+                assert readiness(client)
+
     async def test_after_the_end(self, drained):
         """One that is drained or closed gets no requests any more; a closed one is of no use."""
         await ready(drained)

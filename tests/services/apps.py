@@ -1,4 +1,4 @@
-"""One small service, in FastAPI and in aiohttp, with the same routes."""
+"""One small service, in FastAPI, in aiohttp and in Starlette, with the same routes."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -7,13 +7,19 @@ from typing import Annotated, Any
 import anyio
 from aiohttp import web
 from fastapi import Depends, FastAPI, Request
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 import aioretry.aiohttp as for_aiohttp
+import aioretry.asgi as for_asgi
 import aioretry.fastapi as for_fastapi
 from aioretry import RetryMotorCollection, RetryMotorDatabase, deadline
 from aioretry.idempotent import Keys
 
 DATABASE = "aioretry_tests"
+PAGE = "https://example.com/problems"
 
 
 @dataclass
@@ -53,9 +59,14 @@ def fastapi_app(scene: Scene) -> FastAPI:
         )
     )
     app.add_middleware(
-        for_fastapi.DeadlineMiddleware, default=scene.default, maximum=60.0, grace=scene.grace
+        for_fastapi.DeadlineMiddleware,
+        default=scene.default,
+        maximum=60.0,
+        grace=scene.grace,
+        documentation=PAGE,
     )
-    for_fastapi.add_problem_handlers(app)
+    app.add_middleware(for_fastapi.ProbesMiddleware)
+    for_fastapi.add_problem_handlers(app, documentation=PAGE)
 
     async def fastapi_caller(request: Request) -> str:
         return await caller(request)
@@ -134,6 +145,8 @@ def aiohttp_app(scene: Scene) -> web.Application:
     app.cleanup_ctx.append(
         for_aiohttp.mongodb_ctx(scene.uri, client=scene.client, keys=scene.keys(), **scene.options)
     )
+    for_aiohttp.add_probes(app)
+    for_aiohttp.document_problems(app, PAGE)
     key_of = for_aiohttp.idempotency_key(scope=caller, database=DATABASE)
     optional_key_of = for_aiohttp.idempotency_key(scope=caller, database=DATABASE, required=False)
 
@@ -198,3 +211,84 @@ def aiohttp_app(scene: Scene) -> web.Application:
     app.router.add_post("/counted", counted)
     app.router.add_post("/counted-optional", counted_optional)
     return app
+
+
+def starlette_app(scene: Scene) -> Starlette:
+    """The service in Starlette, by what any framework on ASGI can use."""
+
+    async def asgi_caller(scope: Any) -> str:
+        return await caller(Request(scope))
+
+    key_of = for_asgi.idempotency_key(scope=asgi_caller, database=DATABASE)
+    optional_key_of = for_asgi.idempotency_key(scope=asgi_caller, database=DATABASE, required=False)
+
+    def collection_of(request: Request) -> RetryMotorCollection:
+        return request.state.mongodb[DATABASE][scene.collection]
+
+    async def left(request: Request) -> JSONResponse:
+        with deadline(None) as limit:
+            return JSONResponse(limit.remaining())
+
+    async def write(request: Request) -> JSONResponse:
+        await increment(collection_of(request))
+        return JSONResponse(None)
+
+    async def read(request: Request) -> JSONResponse:
+        await collection_of(request).find_one({"_id": "secret"})
+        return JSONResponse(None)
+
+    async def duplicate(request: Request) -> JSONResponse:
+        for _ in range(2):
+            await collection_of(request).insert_one({"_id": "secret"})
+        return JSONResponse(None)
+
+    async def forever(request: Request) -> JSONResponse:
+        await anyio.sleep_forever()
+
+    def once(asked: Any) -> Any:
+        async def answer(request: Request) -> Any:
+            key = await asked(request.scope, await request.body())
+            return await key.once(
+                lambda session: scene.work(collection_of(request), session), status=201
+            )
+
+        return answer
+
+    def counted(asked: Any) -> Any:
+        async def answer(request: Request) -> Any:
+            key = await asked(request.scope, await request.body())
+            async with collection_of(request).operation(key=key) as op:
+                after = await op.find_one_and_update(
+                    {"_id": "count"}, {"$inc": {"n": 1}}, upsert=True, return_document=True
+                )
+            return JSONResponse(after["n"])
+
+        return answer
+
+    return Starlette(
+        lifespan=for_asgi.mongodb_lifespan(
+            scene.uri, client=scene.client, keys=scene.keys(), **scene.options
+        ),
+        middleware=[
+            Middleware(for_asgi.ProbesMiddleware),
+            Middleware(for_asgi.ProblemMiddleware, documentation=PAGE),
+            Middleware(
+                for_asgi.DeadlineMiddleware,
+                default=scene.default,
+                maximum=60.0,
+                grace=scene.grace,
+                documentation=PAGE,
+            ),
+        ],
+        routes=[
+            Route("/left", left),
+            Route("/write", write, methods=["POST"]),
+            Route("/read", read),
+            Route("/duplicate", duplicate, methods=["POST"]),
+            Route("/forever", forever),
+            Route("/once", once(key_of), methods=["POST"]),
+            Route("/optional", once(optional_key_of), methods=["POST"]),
+            Route("/counted", counted(key_of), methods=["POST"]),
+            Route("/counted-optional", counted(optional_key_of), methods=["POST"]),
+        ],
+    )

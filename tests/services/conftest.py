@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 from aiohttp.test_utils import TestServer
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from aioretry.testing import Faults
 from tests.clients import for_both
-from tests.services.apps import DATABASE, Scene, aiohttp_app, fastapi_app
+from tests.services.apps import DATABASE, Scene, aiohttp_app, fastapi_app, starlette_app
 
 # What both clients are tested with in the short form, too.
 FOR_BOTH = {
@@ -29,12 +29,12 @@ def pytest_generate_tests(metafunc):
 
 
 @asynccontextmanager
-async def fastapi_client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a FastAPI application, by ASGI."""
+async def asgi_client(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a FastAPI or Starlette application, by ASGI."""
     async with app.router.lifespan_context(app) as state:
 
         async def with_state(scope: Any, receive: Any, send: Any) -> None:
-            await app({**scope, "state": dict(state)}, receive, send)
+            await app({**scope, "state": dict(state or {})}, receive, send)
 
         transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
@@ -78,14 +78,16 @@ def faults(replica_set) -> Iterator[Faults]:
     replica_set.faults.clear()
 
 
-@pytest.fixture(params=["fastapi", "aiohttp"])
+@pytest.fixture(params=["fastapi", "aiohttp", "starlette"])
 async def start(request, replica_set, scene):
     """Start the service, once or more; each has clients and keys of its own, as a process has."""
     async with AsyncExitStack() as stack:
 
         async def start() -> httpx.AsyncClient:
             if request.param == "fastapi":
-                return await stack.enter_async_context(fastapi_client(fastapi_app(scene)))
+                return await stack.enter_async_context(asgi_client(fastapi_app(scene)))
+            if request.param == "starlette":
+                return await stack.enter_async_context(asgi_client(starlette_app(scene)))
             return await stack.enter_async_context(aiohttp_client(aiohttp_app(scene)))
 
         yield start

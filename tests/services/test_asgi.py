@@ -24,7 +24,7 @@ from aioretry.fastapi import (
 )
 from aioretry.idempotent import Keys
 from tests.services.apps import DATABASE
-from tests.services.conftest import fastapi_client
+from tests.services.conftest import asgi_client
 
 SECRET = b"0123456789abcdef"
 HTTP = {"type": "http", "http_version": "1.1", "method": "GET", "query_string": b"", "headers": []}
@@ -72,7 +72,7 @@ class TestErrors:
         async def handler(slow: Annotated[None, Depends(slow)]) -> None:
             raise AssertionError
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             faults.hang("insert", times=None)
             answer = await service.get("/")
         assert (answer.status_code, answer.json()["outcome"]) == (504, "unknown")
@@ -94,7 +94,7 @@ class TestErrors:
             tasks.add_task(later, client)
             return "done"
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             faults.hang("insert", times=None)
             answer = await service.get("/")
         assert (answer.status_code, answer.json()) == (200, "done")
@@ -138,7 +138,7 @@ class TestErrors:
             for _ in range(2):
                 await client[DATABASE][scene.collection].insert_one({"_id": 1})
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             answer = await service.post("/")
         assert (answer.status_code, answer.json()) == (409, "mine")
 
@@ -153,7 +153,7 @@ class TestErrors:
         async def gone() -> None:
             raise HTTPException(410, "gone")
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             answer = await service.get("/sold-out")
             gone = await service.get("/gone")
         assert answer.headers["Content-Type"] == "application/problem+json"
@@ -274,7 +274,7 @@ class TestDependencies:
         ) -> list[Any]:
             return [default.name, other.name, other.client is client is default.client]
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             assert (await service.get("/")).json() == ["named", "other", True]
 
     async def test_websocket(self, app):
@@ -415,7 +415,7 @@ class TestKeys:
 
             return await key.once(work)
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             header = {"Idempotency-Key": scene.collection}
             answers = [await service.get("/", headers=header) for _ in range(2)]
         for answer in answers:
@@ -436,6 +436,6 @@ class TestKeys:
             with pytest.raises(TypeError, match="whole response"):
                 await key.once(work)
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             answer = await service.get("/", headers={"Idempotency-Key": scene.collection})
         assert answer.status_code == 200

@@ -5,9 +5,9 @@ import uuid
 
 import pytest
 
-from tests.services.conftest import aiohttp_client, fastapi_client
+from tests.services.conftest import aiohttp_client, asgi_client
 
-CLIENTS = {"fastapi_app": fastapi_client, "aiohttp_app": aiohttp_client}
+CLIENTS = {"fastapi_app": asgi_client, "aiohttp_app": aiohttp_client}
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -20,7 +20,7 @@ from aioretry.fastapi import (
 )
 from aioretry.idempotent import Keys
 from tests.services.apps import DATABASE
-from tests.services.conftest import fastapi_client
+from tests.services.conftest import asgi_client
 
 SECRET = b"0123456789abcdef"
 KEY = (b"idempotency-key", b"one")
@@ -118,7 +118,7 @@ class TestWhatAKeyStandsFor:
             return await key.once(work)
 
         header = {"Idempotency-Key": scene.collection}
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             answers = [
                 await service.post(
                     "/", headers=header, data={"name": "a"}, files={"file": ("f", content)}
@@ -149,7 +149,7 @@ class TestAnswers:
 
             return await key.once(work, status_code=204)
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             for what in "response", "nothing":
                 header = {"Idempotency-Key": f"{scene.collection}-{what}"}
                 for _ in range(2):
@@ -178,7 +178,7 @@ class TestAnswers:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(wrong())
 
-        async with fastapi_client(app) as service:
+        async with asgi_client(app) as service:
             answer = await service.get("/late")
             assert (answer.status_code, answer.json()["reason"]) == (504, "deadline_exceeded")
             answer = await service.get("/wrong")

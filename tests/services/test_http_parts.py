@@ -2,10 +2,14 @@
 
 import io
 import json
+import logging
+import math
 import re
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 from pymongo.errors import (
@@ -19,18 +23,13 @@ from pymongo.errors import (
 )
 
 import aioretry.aiohttp as for_aiohttp
+import aioretry.asgi as for_asgi
 import aioretry.fastapi as for_fastapi
-from aioretry import DeadlineExceeded, Outcome, PartialResult, RetryClient
-from aioretry._web import (
-    KeyOfRequest,
-    Problem,
-    RequestLimits,
-    digest_of,
-    joined,
-    key_of,
-    problem_of,
-    seconds_of,
-)
+from aioretry import ClientDraining, DeadlineExceeded, Outcome, PartialResult, RetryClient
+from aioretry._web.keys import KeyOfRequest
+from aioretry._web.problems import Problem, log_problem, page_of, problem_of
+from aioretry._web.requests import RequestLimits, digest_of, joined, key_of, seconds_of
+from aioretry._web.serving import Probes, paths_of
 from aioretry.errors import attach
 from aioretry.idempotent import IdempotencyConflict, KeyExpiredError, KeyInUseError, Keys
 
@@ -46,7 +45,7 @@ def limits(default=5.0, maximum=30.0, header="X-Time", parse=seconds_of, grace=1
     return RequestLimits(default, maximum, header, parse, grace)
 
 
-@pytest.mark.parametrize("module", [for_aiohttp, for_fastapi], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [for_aiohttp, for_asgi, for_fastapi], ids=lambda m: m.__name__)
 def test_the_page_names_what_is_public(module):
     """The page about frameworks mentions every public name."""
     page = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
@@ -253,8 +252,8 @@ class TestProblems:
     def test_body(self):
         """The members of RFC 9457, and ours."""
         problem = Problem(503, "no_server", "later", Outcome.NOT_APPLIED, 2)
-        assert problem.headers == {"Retry-After": "2"}
-        assert json.loads(problem.body) == {
+        assert problem.headers() == {"Retry-After": "2"}
+        assert json.loads(problem.body()) == {
             "type": "about:blank",
             "title": "Service Unavailable",
             "status": 503,
@@ -263,9 +262,47 @@ class TestProblems:
             "outcome": "not applied",
         }
 
+    def test_documentation(self):
+        """A page that explains problems is their type, and is linked."""
+        page = page_of("https://example.com/problems/")
+        problem = Problem(422, "key_reused", "used")
+        assert json.loads(problem.body(page))["type"] == f"{page}#key_reused"
+        assert problem.headers(page) == {
+            "Link": f'<{page}#key_reused>; rel="describedby"; type="text/html"'
+        }
+        assert page_of(None) is None
+
+    @pytest.mark.parametrize(
+        ("documentation", "error"),
+        [
+            (1, TypeError),
+            ("", ValueError),
+            ("/problems", ValueError),
+            ("ftp://example.com/", ValueError),
+            ("https://example.com/#here", ValueError),
+            ("https://example.com/a b", ValueError),
+            ('https://example.com/">', ValueError),
+            ("https://example.com/\r\nX: y", ValueError),
+        ],
+    )
+    def test_bad_documentation(self, documentation, error):
+        """It is refused at once, by name, wherever it is given."""
+
+        async def app(scope, receive, send): ...
+
+        for refuse in (
+            lambda: for_asgi.ProblemMiddleware(app, documentation=documentation),
+            lambda: for_asgi.DeadlineMiddleware(app, default=1.0, documentation=documentation),
+            lambda: for_fastapi.add_problem_handlers(FastAPI(), documentation=documentation),
+            lambda: for_aiohttp.document_problems(web.Application(), documentation),
+        ):
+            with pytest.raises(error, match="documentation"):
+                refuse()
+
     @pytest.mark.parametrize(
         ("error", "is_over", "status"),
         [
+            (ClientDraining("ends"), False, 503),
             (DeadlineExceeded("late"), False, 504),
             (NetworkTimeout("late"), False, 504),
             (ExecutionTimeout("late", 50), False, 504),
@@ -305,7 +342,7 @@ class TestProblems:
         attach(lost, outcome, (), PartialResult(None, outcomes))
         problem = problem_of(lost, is_over=False)
         assert problem.reason == reason
-        assert ("Retry-After" in problem.headers) == (reason == "no_server")
+        assert ("Retry-After" in problem.headers()) == (reason == "no_server")
 
     def test_groups(self):
         """A group whose errors mean the same means that; any other one is the application's."""
@@ -315,16 +352,47 @@ class TestProblems:
         assert problem_of(ExceptionGroup("tasks", [late, lost]), is_over=False) is None
         assert problem_of(ExceptionGroup("tasks", [late, ValueError()]), is_over=True) is None
 
-    @pytest.mark.parametrize("module", [for_aiohttp, for_fastapi], ids=lambda m: m.__name__)
+    @pytest.mark.parametrize(
+        "module", [for_aiohttp, for_asgi, for_fastapi], ids=lambda m: m.__name__
+    )
     def test_statuses_of_ones_own(self, module):
         """A status without a name has no title; one that is no error is refused at once."""
-        body = json.loads(module.ProblemError(499, "gone", "too late").problem.body)
+        body = json.loads(module.ProblemError(499, "gone", "too late").problem.body())
         assert (body["status"], body.get("title")) == (499, None)
         for status in 200, 600:
             with pytest.raises(ValueError, match="status"):
                 module.ProblemError(status, "fine", "all is well")
         with pytest.raises(TypeError, match="status"):
             module.ProblemError("409", "text", "no number")
+
+    def test_log(self, caplog):
+        """Classes, codes and what was tried are told, and no content."""
+        caplog.set_level(logging.INFO, "aioretry")
+        lost = AutoReconnect("to secret:27017")
+        lost.__cause__ = OSError("secret")
+        lost.__context__ = ValueError("secret")
+        told, note = "POST /orders is answered with", "aioretry: insert_one on db.things"
+        lost.add_note(note)
+        lost.add_note("secret")
+        refused = OperationFailure("secret", 462)
+        both = ExceptionGroup("secret", [lost, refused, refused])
+        for problem, error in [
+            (Problem(500, "unknown_outcome", ""), lost),
+            (Problem(503, "overloaded", ""), refused),
+            (Problem(422, "key_reused", ""), both),
+        ]:
+            log_problem(problem, "POST /orders", error)
+        assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+            (
+                "ERROR",
+                f"{told} 500 unknown_outcome: AutoReconnect, from OSError; {note}",
+            ),
+            ("WARNING", f"{told} 503 overloaded: OperationFailure 462"),
+            (
+                "INFO",
+                f"{told} 422 key_reused: ExceptionGroup(AutoReconnect, OperationFailure 462)",
+            ),
+        ]
 
     def test_too_late_for_another_run(self):
         """The deadline of a transaction is told when a pause would outlast it: nobody is gone."""
@@ -341,3 +409,48 @@ class TestProblems:
         lost = AutoReconnect("lost", {"errorLabels": ["UnknownTransactionCommitResult"]})
         problem = problem_of(lost, is_over=False)
         assert (problem.status, problem.outcome) == (500, Outcome.UNKNOWN)
+
+
+class TestProbes:
+    @pytest.mark.parametrize(
+        ("arguments", "error", "name"),
+        [
+            ({"live": b"/livez"}, TypeError, "live"),
+            ({"ready": "readyz"}, ValueError, "ready"),
+            ({"ready": "/livez"}, ValueError, "live and ready"),
+            ({"grace": 0}, ValueError, "grace"),
+            ({"grace": math.nan}, ValueError, "grace"),
+            ({"grace": "1"}, TypeError, "grace"),
+        ],
+    )
+    def test_bad_arguments(self, arguments, error, name):
+        """They are refused at once, by name."""
+        with pytest.raises(error, match=name):
+            Probes(**{"live": "/livez", "ready": "/readyz", "grace": 30.0, **arguments})
+
+    def test_for_ever(self):
+        """The grace may be infinite."""
+        assert [*Probes("/live", "/ready", math.inf).paths] == ["/live", "/ready"]
+
+    @pytest.mark.parametrize(
+        ("exempt", "error"), [("/livez", TypeError), (["livez"], ValueError), ([1], TypeError)]
+    )
+    def test_bad_exempt(self, exempt, error):
+        """So are paths without a deadline."""
+        with pytest.raises(error, match="exempt"):
+            paths_of(exempt)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error", "name"),
+        [
+            ({"startup_timeout": 0}, ValueError, "startup_timeout"),
+            ({"startup_timeout": "1"}, TypeError, "startup_timeout"),
+            ({"drain_timeout": None}, TypeError, "drain_timeout"),
+            ({"drain_timeout": math.inf}, ValueError, "drain_timeout"),
+        ],
+    )
+    @pytest.mark.parametrize("make", [for_aiohttp.mongodb_ctx, for_asgi.mongodb_lifespan])
+    def test_bad_times(self, make, arguments, error, name):
+        """And the times of a lifespan."""
+        with pytest.raises(error, match=name):
+            make("mongodb://127.0.0.1:1", **arguments)

@@ -1,6 +1,10 @@
-"""What services answer when databases fail: the same in both frameworks, by real faults."""
+"""What services answer when databases fail: the same in all frameworks, by real faults."""
+
+import logging
 
 import pytest
+
+from tests.services.apps import PAGE
 
 PROBLEM = "application/problem+json"
 
@@ -12,6 +16,8 @@ def problem_in(answer):
         word for word in ("secret", "127.0.0.1", "mongodb", "update") if word in answer.text
     ]
     members = answer.json()
+    assert members["type"] == f"{PAGE}#{members['reason']}"
+    assert answer.headers["Link"].startswith(f"<{members['type']}>; ")
     assert members["status"] == answer.status_code
     return answer.status_code, members["reason"], members.get("outcome")
 
@@ -50,9 +56,11 @@ class TestDeadlines:
         answer = await service.get("/read", headers={"X-Request-Timeout": "1"})
         assert problem_in(answer) == (504, "deadline_exceeded", None)
 
-    async def test_no_server(self, service, faults):
+    async def test_no_server(self, scene, start, faults):
         """No server until the deadline is over: nothing was written."""
+        scene.options["startup_timeout"] = 0.1
         faults.refuse_connections(times=None)
+        service = await start()
         answer = await service.post("/write", headers={"X-Request-Timeout": "1"})
         assert problem_in(answer) == (504, "deadline_exceeded", "not applied")
         answer = await service.get("/read", headers={"X-Request-Timeout": "1"})
@@ -79,19 +87,23 @@ class TestWithoutTime:
     async def test_no_server(self, scene, start, free_port):
         """No server within the driver's own time: later there may be one."""
         scene.uri = f"mongodb://127.0.0.1:{free_port}/?replicaSet=rs0"
-        scene.options["serverSelectionTimeoutMS"] = 100
+        scene.options.update(serverSelectionTimeoutMS=100, startup_timeout=0.2)
         service = await start()
         answer = await service.post("/write")
         assert problem_in(answer) == (503, "no_server", "not applied")
         assert int(answer.headers["Retry-After"]) > 0
 
-    async def test_unknown_outcome(self, scene, start, faults):
+    async def test_unknown_outcome(self, scene, start, faults, caplog):
         """Nobody knows whether a write is applied whose concern is not met."""
         service = await start()
         await service.post("/write")
         faults.write_concern_error(64, "update", times=None)
-        answer = await service.post("/write")
+        with caplog.at_level(logging.INFO, "aioretry"):
+            answer = await service.post("/write")
         assert problem_in(answer) == (500, "unknown_outcome", "unknown")
+        (told,) = [r.getMessage() for r in caplog.records if "answered" in r.msg]
+        assert told.startswith("POST /write is answered with 500 unknown_outcome: Write")
+        assert "secret" not in caplog.text
 
     async def test_other_errors(self, service):
         """What is the application's stays so."""

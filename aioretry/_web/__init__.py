@@ -1,0 +1,1 @@
+"""What the web frameworks' modules share."""

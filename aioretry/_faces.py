@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioretry._writes.contention import contended
-from aioretry._writes.context import settled
-from aioretry._writes.under_way import Whole
+from aioretry._writes.context import path_of, settled
+from aioretry._writes.under_way import UnderWay, Whole
 from aioretry._writes.writing import WritingCollection
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "WritingCollection",
     "contended",
     "settled",
+    "under_way_of",
 ]
 
 if TYPE_CHECKING:
@@ -33,3 +34,8 @@ else:  # Motor may not be installed
     Client = Collection = Database = MotorClient = MotorDatabase = Any
 
 Session: TypeAlias = Any  # of the same client as the rest, which a union would not say
+
+
+def under_way_of(client: Any) -> UnderWay:
+    """Return what was begun with a client and has not ended."""
+    return path_of(client).under_way

@@ -4,7 +4,7 @@ import copyreg
 import enum
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from pymongo.errors import (
     BulkWriteError,
@@ -96,16 +96,19 @@ class ResolveError(InvalidOperation):
     """
 
 
-class Doubt(Protocol):
+class Doubt:
     """A write whose outcome is unknown, as far as its exception has to know it."""
 
     def why_unresolvable(self) -> str | None:
         """Return why the write can't be resolved, or None if it can."""
-        ...
+        raise NotImplementedError
+
+    def admit(self) -> None:
+        """Let it be resolved, unless its client begins nothing any more."""
 
     def resolve(self, timeout: float | None) -> Awaitable[Any]:
         """Send the command once more."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +143,12 @@ class Report:
         return Report, (self.outcome, self.attempts, self.partial_result, doubt)
 
 
-class LeftBehind:
+class LeftBehind(Doubt):
     """Stands for a doubt in the copy of an exception, as for another process."""
 
     def why_unresolvable(self) -> str:
         """Return why the write can't be resolved."""
         return "this is a copy of its exception, and what it takes is left where that was raised"
-
-    def resolve(self, timeout: float | None) -> Awaitable[Any]:  # noqa: ARG002
-        """Send nothing."""
-        raise ResolveError(self.why_unresolvable())
 
 
 def attach(

@@ -1,5 +1,6 @@
 """The life of a client in a service: its start, what probes ask, and its end."""
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -7,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
-from pymongo.errors import ConnectionFailure, InvalidOperation
+from pymongo.errors import ConnectionFailure, InvalidOperation, ServerSelectionTimeoutError
 
+from aioretry._writes.aborts import abort_left
 from aioretry._writes.context import WritePath, path_of, patience, settled
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, Outcome, outcome_of
@@ -48,6 +50,9 @@ class Drained:
     blocks: int = 0
     """How many transactions, and other blocks of several operations, were left."""
 
+    unended: int = 0
+    """How many operations have not even ended when they were given up."""
+
     @property
     def unknown(self) -> tuple[BaseException, ...]:
         """Those of the errors whose write may be applied or not."""
@@ -56,7 +61,7 @@ class Drained:
     @property
     def is_complete(self) -> bool:
         """Whether all has ended by itself."""
-        return not self.errors and not self.blocks
+        return not self.errors and not self.blocks and not self.unended
 
 
 async def ready(client: Any, timeout: float = 30.0) -> None:  # noqa: ASYNC109 - as drain() has it
@@ -68,7 +73,7 @@ async def ready(client: Any, timeout: float = 30.0) -> None:  # noqa: ASYNC109 -
         timeout: How long that may take, in seconds; a surrounding deadline that is nearer counts.
 
     Raises:
-        ConnectionFailure: No server was found, or has answered, in time.
+        ConnectionFailure: No server that takes writes was found, or has answered, in time.
         DeadlineExceeded: The ``minPoolSize`` connections could not be made in time.
         OperationFailure: The server refuses the client, such as for its credentials.
         InvalidOperation: The client was closed, or is used on another event loop.
@@ -82,7 +87,10 @@ async def ready(client: Any, timeout: float = 30.0) -> None:  # noqa: ASYNC109 -
         limit = found or Deadline.after(seconds)
         while not await _answers(client, limit):  # noqa: ASYNC110 - it asks a server
             await anyio.sleep(_PAUSE)
-        path.coordinator().availability.seconds_without()  # from now on that is remembered
+        availability = path.coordinator().availability
+        if not await _comes(lambda: availability.seconds_without() == 0, limit):
+            text = "the server that was found takes no writes"
+            raise ServerSelectionTimeoutError(text)
         least = (await settled(client.options)).pool_options.min_pool_size
         if not await _comes(lambda: not _missing(path, least), limit):
             text = f"{_missing(path, least)} of the minPoolSize={least} connections are not made"
@@ -115,7 +123,8 @@ def readiness(client: Any, *, grace: float = GRACE) -> Health:
     It should as long as a server takes writes, and for some time after that was so: an election
     takes all of a service's processes at once, and is over in seconds, while a deployment that has
     no primary for longer is a reason to send requests elsewhere. It does no I/O; a client that
-    nobody has used yet begins to look for its servers.
+    nobody has used yet begins to look for its servers. Time in which nobody has looked, because the
+    process was stopped or nobody has asked for long, does not count.
 
     Args:
         client: A :class:`~aioretry.RetryClient`, or an
@@ -127,10 +136,13 @@ def readiness(client: Any, *, grace: float = GRACE) -> Health:
         Whether it should, and why.
 
     Raises:
+        RuntimeError: It is asked on a thread without an event loop, which knows nothing of the
+            client's.
         TypeError: ``client`` is of another class, or ``grace`` no number.
         ValueError: ``grace`` is not above 0.
     """
     path = path_of(client)
+    asyncio.get_running_loop()
     seconds = patience("grace", grace)
     try:
         if path.under_way.is_draining:
@@ -163,16 +175,18 @@ def liveness(client: Any) -> Health:
         servers any more.
 
     Raises:
+        RuntimeError: It is asked on a thread without an event loop, which knows nothing of the
+            client's.
         TypeError: ``client`` is of another class.
     """
     path = path_of(client)
+    asyncio.get_running_loop()
     try:
-        path.coordinator()
-        silence = path.unattended()
+        is_unattended = path.coordinator().availability.is_unattended()
     except InvalidOperation as exc:
         return Health(False, str(exc))
-    if silence is not None:
-        return Health(False, f"no server was looked after for {silence:.0f} s")
+    if is_unattended:
+        return Health(False, "the client does not look after its servers any more")
     return Health(True, "the event loop moves, and the client looks after its servers")
 
 
@@ -181,16 +195,19 @@ async def drain(client: Any, timeout: float = 10.0) -> Drained:  # noqa: ASYNC10
 
     From now on, operations that are no part of a transaction, or of another block that has begun
     before, are refused with :class:`~aioretry.ClientDraining`. What travels together and waits is
-    sent. Cursors and the driver's own commands are neither refused nor waited for.
+    sent. A block goes on until it ends, whatever it begins. Cursors, GridFS and commands are
+    neither refused nor waited for; writes that nobody acknowledges are refused, and not waited for.
 
     Args:
         client: A :class:`~aioretry.RetryClient`, or an
             :class:`~aioretry.pymongo.AsyncRetryClient`.
         timeout: How long it may take, in seconds. What has not ended then is given up as by
-            ``close()``, at once: whatever was sent is ``UNKNOWN`` then.
+            ``close()``: transactions are aborted, for which there is a second more, and whatever
+            was sent is ``UNKNOWN``.
 
     Returns:
-        What was given up. It is logged as well, as a warning that names outcomes and no content.
+        What was given up, by this call, by another one at the same time, or by ``close()``. It is
+        logged as well, as a warning that names outcomes and no content.
 
     Raises:
         InvalidOperation: The client is used on another event loop.
@@ -200,19 +217,31 @@ async def drain(client: Any, timeout: float = 10.0) -> Drained:  # noqa: ASYNC10
     path = path_of(client)
     limit = Deadline.after(patience("timeout", timeout))
     path.coordinator()
-    path.under_way.is_draining = True
-    await _comes(lambda: not path.is_busy(), limit)
-    left = [*path.under_way.operations]
-    blocks = len(path.under_way.blocks())
-    if not left and not blocks:
-        return Drained()
-    path.give_up()
+    under_way = path.under_way
+    under_way.is_draining = True
+    await _comes(lambda: under_way.is_over or not path.is_busy(), limit)
+    if path.is_busy() and not under_way.is_over:
+        await _give_up(path)
+    left = under_way.left
     await _comes(lambda: all(each.done() for each in left), Deadline.after(_LAST_PATIENCE))
     failures = [each.failure for each in left if each.done()]
-    drained = Drained(tuple(exc for exc in failures if exc is not None), blocks)
+    drained = Drained(
+        tuple(exc for exc in failures if exc is not None),
+        under_way.blocks_left,
+        len(left) - len(failures),
+    )
     if not drained.is_complete:
         _log(drained, timeout)
     return drained
+
+
+async def _give_up(path: WritePath) -> None:
+    path.leave()
+    aborts = [abort_left(session) for session in path.under_way.transactions()]
+    tried = [abort for abort in aborts if abort is not None]
+    if tried:  # else they would bar others for a minute
+        await asyncio.wait(tried, timeout=_LAST_PATIENCE)
+    path.give_up()
 
 
 async def _comes(what: Callable[[], bool], limit: Deadline) -> bool:
@@ -227,7 +256,7 @@ def _log(drained: Drained, seconds: float) -> None:
     _logger.warning(
         "drain: after %g s %d operations were given up (outcomes: %s), and %d blocks left",
         seconds,
-        len(drained.errors),
+        len(drained.errors) + drained.unended,
         listed or "none",
         drained.blocks,
     )

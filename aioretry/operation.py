@@ -1,5 +1,6 @@
 """One operation: an implicit session, a deadline and a history, for one or a few writes."""
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -93,13 +94,14 @@ class Operation:
                 )
             )
         coordinator = self._path.coordinator()
-        self._path.under_way.admit()
-        self._coordinator = coordinator
+        self._whole = self._path.under_way.begin()
         self._deadline = self._path.deadline(self._timeout)
-        if self._keyed is not None:
-            self._keyed.open(self._deadline)
-        self._whole = Whole()
-        self._whole.__enter__().join(self._path.under_way)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._whole)
+            if self._keyed is not None:
+                self._keyed.open(self._deadline)
+            stack.pop_all()  # until the block is left
+        self._coordinator = coordinator
         return self
 
     async def __aexit__(

@@ -3,7 +3,7 @@
 import asyncio
 import enum
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -118,6 +118,18 @@ class TopologyView:
         if reading is None or reading.is_of_primary or self.readable is None:
             return self.writable
         return self.readable(reading.preference)
+
+    @property
+    def takers(self) -> Collection[Address]:
+        """The servers that have said themselves that they take writes.
+
+        A direct connection goes to whatever server it is given, and nobody asks a load balancer.
+        """
+        return [
+            server.address
+            for server in self.writable.values()
+            if server.kind not in {ServerKind.OTHER, ServerKind.LOAD_BALANCER}
+        ]
 
     def has_lost(self, server: ServerView) -> bool:
         """Tell whether a server takes no more writes as the one that it was."""

@@ -68,6 +68,7 @@ class Coordinator:
         most_under_way: How many attempts may be under way at once.
         most_waiting: How many writes may wait for a server at once.
         running: Gets the operations that have not ended.
+        admit: Raises if no operation may begin any more.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Coordinator:
         most_under_way: int = MOST_UNDER_WAY,
         most_waiting: int = MOST_WAITING,
         running: set[Any] | None = None,
+        admit: Callable[[], None] = lambda: None,
     ) -> None:
         self.driver = driver
         self.loop = loop
@@ -99,6 +101,9 @@ class Coordinator:
         self._hooks = hooks
         self.running: set[Any] = set() if running is None else running
         """The operations that have not ended."""
+
+        self.admit = admit
+        """Raises if no operation may begin any more."""
 
         self._losses = Losses(loop)
 

@@ -128,6 +128,17 @@ def abort_for_certain(session: TransactionalSession) -> asyncio.Future[None]:
     return aborting.first
 
 
+def abort_left(session: TransactionalSession) -> asyncio.Future[None] | None:
+    """Abort a transaction that its owner has no more time for; None if there is nothing to abort.
+
+    Returns:
+        A future that is done after the first try; it never raises.
+    """
+    if not session._write_path.makes_transactions or session._calls.begin_abort(session) is None:
+        return None
+    return abort_for_certain(session)
+
+
 def _begin(session: TransactionalSession, own: Any, deadline: Deadline | None) -> AbortCall:
     calls, path = session._calls, session._write_path
     given, coordinator = calls.transaction_options(own), path.coordinator()
@@ -189,7 +200,7 @@ class Aborting:
         # connection, and which may be answered before the abort is.
         may_begin = self._may_begin()
         try:
-            await _begin(self._session, self._own, Deadline.after(ABORT_TIMEOUT))
+            await _begin(self._session, self._own, Deadline.after(ABORT_TIMEOUT)).as_part()
         except InvalidOperation:  # the client was closed
             raise
         except OperationFailure as exc:

@@ -359,8 +359,8 @@ class BulkWrite(RunningWrite[T]):
             self._bulk_run = BulkRun(
                 self._coordinator, plan, self._session, self._deadline, self.watch
             )
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
-            self._fail(exc)
+        except BaseException as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
+            self._fail_to_begin(exc)
             return self
         self._run(self._bulk_run.run())
         return self

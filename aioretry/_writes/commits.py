@@ -26,6 +26,7 @@ from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 from aioretry.errors import (
     DeadlineExceeded,
+    Doubt,
     Outcome,
     attach,
     copy_report,
@@ -234,7 +235,7 @@ def _in_doubt_beside(exc: BaseException, outer: BaseException | None) -> BaseExc
     return None
 
 
-class CommitDoubt:
+class CommitDoubt(Doubt):
     """A commit whose outcome is unknown.
 
     Args:
@@ -255,6 +256,10 @@ class CommitDoubt:
             f"{self._commit.age():.0f} s ago, and what is answered can be relied on for "
             f"{self._trusted_seconds():.0f} s"
         )
+
+    def admit(self) -> None:
+        """Let it be resolved, unless its client begins nothing any more."""
+        self._commit.coordinator.admit()
 
     async def resolve(self, timeout: float | None) -> None:  # noqa: ASYNC109
         """Send the commit once more, unless it was answered meanwhile.

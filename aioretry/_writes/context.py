@@ -75,9 +75,7 @@ class TransactionalSession:
 
     def _require_may_start(self) -> None:
         self._calls.runs_of(self).require()
-        under_way = self._write_path.under_way
-        under_way.admit()
-        under_way.transactions[id(self)] = self
+        self._write_path.under_way.begin_transaction(self)
 
     def _require_may_end(self) -> None:
         self._calls.runs_of(self).require()
@@ -140,6 +138,7 @@ class WritePath:
                 )
             )
         if self._coordinator is None or self._coordinator.loop is not loop:
+            self.under_way.operations = set()  # those of another loop, which has ended, never end
             self._coordinator = Coordinator(
                 self._driver,
                 loop,
@@ -150,6 +149,7 @@ class WritePath:
                 most_under_way=self._most_under_way,
                 most_waiting=self._most_waiting,
                 running=self.under_way.operations,
+                admit=self.under_way.admit,
             )
         return self._coordinator
 
@@ -189,6 +189,8 @@ class WritePath:
                 detached(coordinator.loop.call_soon_threadsafe, self._close, coordinator, patience)
 
     def _close(self, coordinator: Coordinator, patience: float) -> None:
+        if self.under_way.is_draining:
+            self.leave()
         coordinator.close(patience)
         for aborting in [*self.aborting]:
             aborting.leave()
@@ -247,12 +249,13 @@ class WritePath:
         under_way = self.under_way
         return bool(under_way.operations or self.aborting or under_way.blocks())
 
-    def unattended(self) -> float | None:
-        """Return for how long nobody has looked after the servers, in seconds, if that is long."""
-        return self._driver.unattended()
+    def leave(self) -> None:
+        """Take note of what has not ended, before it is given up; nothing more may begin."""
+        self.under_way.leave(len(self.aborting))
 
     def give_up(self) -> None:
         """End what is under way at once, as if the client were closed."""
+        self.leave()
         self._driver.close()
         if self._coordinator is not None:
             self._close(self._coordinator, 0.0)

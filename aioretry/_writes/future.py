@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import Coroutine, Generator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
@@ -40,6 +40,11 @@ class RunningWrite(asyncio.Future[T]):
         self._lease = lease
         self._task: asyncio.Task[Any] | None = None
         self._cancelled_error: asyncio.CancelledError | None = None
+
+    def as_part(self) -> Self:
+        """Be counted with the operations that it is a part of, and not for itself."""
+        self._running.discard(self)
+        return self
 
     def cancel(self, msg: Any = None) -> bool:
         """Cancel the write: nothing more is sent for it."""
@@ -105,6 +110,14 @@ class RunningWrite(asyncio.Future[T]):
             return
         # Not a step of the task: one that is cancelled before it begins takes no step.
         self._task.add_done_callback(self._end_with)
+
+    def _fail_to_begin(self, exc: BaseException) -> None:
+        """End with what a beginning has raised; if it is no Exception, raise it at once."""
+        if isinstance(exc, Exception):
+            self._fail(exc)
+        else:
+            self._running.discard(self)
+            raise exc
 
     def _end_with(self, task: asyncio.Task[Any]) -> None:
         self._task = None

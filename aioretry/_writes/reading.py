@@ -61,7 +61,7 @@ class ReadingCollection(WritingCollection):
     def _is_drivers_read(self, session: Any) -> bool:
         """Tell whether a read is the driver's: in a transaction, of a snapshot, or encrypted."""
         if self._write_path.encrypts:
-            return True
+            return self._leave_to_driver(session)
         session = self._session_of_call(session)
         if session is None:
             return False
@@ -71,8 +71,10 @@ class ReadingCollection(WritingCollection):
             if isinstance(session, TransactionalSession):
                 given = session._calls.transaction_options(session)
                 is_elsewhere = is_elsewhere or given.read_preference.mode
-            return bool(is_elsewhere) or not self._write_path.makes_transactions
-        return bool(getattr(getattr(session, "options", None), "snapshot", False))
+            is_drivers = bool(is_elsewhere) or not self._write_path.makes_transactions
+        else:
+            is_drivers = bool(getattr(getattr(session, "options", None), "snapshot", False))
+        return is_drivers and self._leave_to_driver(session)
 
     def _read(self, given: Any, session: Any) -> "Read[Any]":
         path, target, session = self._write_path, self._target(), self._session_of_call(session)

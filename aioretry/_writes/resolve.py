@@ -12,7 +12,7 @@ from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.future import RunningWrite
 from aioretry.deadlines import Deadline, validate_seconds
-from aioretry.errors import Attempt, Outcome, Report, ResolveError, report_of
+from aioretry.errors import Attempt, Doubt, Outcome, Report, ResolveError, report_of
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ WITHOUT_ID = "it was sent without a transaction id, so that sending it again cou
 _TOLD_EACH = "partial_result_of() tells how each statement ended"
 
 
-class CommandDoubt(Generic[T]):
+class CommandDoubt(Doubt, Generic[T]):
     """A command whose outcome is unknown, and what it takes to send it once more.
 
     Args:
@@ -69,6 +69,10 @@ class CommandDoubt(Generic[T]):
                 "latest write of a session"
             )
         return None
+
+    def admit(self) -> None:
+        """Let it be resolved, unless its client begins nothing any more."""
+        self.coordinator.admit()
 
     def resolve(self, timeout: float | None, watch: Watch | None = None) -> "Resolving[T]":
         """Send the command once more.
@@ -193,6 +197,7 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
             sent: :func:`partial_result_of` tells of each statement.
         PyMongoError: What came of it this time. :func:`outcome_of` tells the outcome; if that is
             still ``UNKNOWN``, this exception can be resolved in its turn.
+        ClientDraining: The client is being drained.
         TypeError: ``timeout`` is not a number.
         ValueError: ``timeout`` is negative or NaN.
     """
@@ -208,6 +213,7 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
     reason = _why_no_doubt(report) if report.doubt is None else report.doubt.why_unresolvable()
     if report.doubt is None or reason is not None:
         raise ResolveError(f"the write can't be resolved: {reason}") from exc
+    report.doubt.admit()
     return await report.doubt.resolve(seconds)
 
 

@@ -59,8 +59,8 @@ class Write(RunningWrite[T]):
         """Send the command that a user's arguments make; an error is raised where it is awaited."""
         try:
             command = arguments.command(target)
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
-            self._fail(exc)
+        except BaseException as exc:  # noqa: BLE001 - raised where the write is awaited, as by Motor
+            self._fail_to_begin(exc)
             return self
         return self.execute(self._execution_of(command))
 
@@ -78,8 +78,8 @@ class Write(RunningWrite[T]):
                 # What goes on may be begun by a callback of somebody else's.
                 self._context = contextvars.copy_context()
                 self._pending = coordinator.launch(execution, self)
-        except Exception as exc:  # noqa: BLE001 - raised where the write is awaited
-            self._fail(exc)
+        except BaseException as exc:  # noqa: BLE001 - raised where the write is awaited
+            self._fail_to_begin(exc)
         return self
 
     @property

@@ -75,20 +75,23 @@ class WritingCollection:
             acknowledged = own.get("w") != 0 or bool(own.get("j"))
         else:
             acknowledged = self._target().is_acknowledged
-        if not acknowledged:
-            return True
-        if self._write_path.makes_transactions:
+        if acknowledged and self._write_path.makes_transactions:
             return False
-        return is_in_transaction(self._session_of_call(session))
+        if acknowledged and not is_in_transaction(self._session_of_call(session)):
+            return False
+        return self._leave_to_driver(session)
 
     def _is_drivers_bulk(self, session: Any) -> bool:
         # Commands are split at another size before they are encrypted (Client Side Encryption,
         # "Size limits for Write Commands").
-        return (
-            self._write_path.encrypts
-            or self._is_drivers(session)
-            or is_in_transaction(self._session_of_call(session))
-        )
+        if self._write_path.encrypts or is_in_transaction(self._session_of_call(session)):
+            return self._leave_to_driver(session)
+        return self._is_drivers(session)
+
+    def _leave_to_driver(self, session: Any) -> bool:
+        """Let the driver begin an operation, if any may begin; return True."""
+        self._write_path.under_way.admit(self._session_of_call(session))
+        return True
 
     def _be_kept(self) -> None:
         """Be ready to be copied."""

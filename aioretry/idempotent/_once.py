@@ -26,7 +26,7 @@ from aioretry import (
     deadline,
     outcome_of,
 )
-from aioretry._faces import Client, Collection, Database, Session, Whole, contended, settled
+from aioretry._faces import Client, Collection, Database, Session, contended, settled, under_way_of
 from aioretry.errors import attach, refusal
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
@@ -137,7 +137,7 @@ class OnceCall:
         with deadline(None) as limit:
             self._limit = limit if limit is not None and limit.is_limited else None
         timeout = None if self._limit is None else self._limit.remaining() + _GRACE
-        with Whole():
+        with under_way_of(self._client).begin():
             return await self._run_in_task(timeout)
 
     async def _run_in_task(self, timeout: float | None) -> OnceAnswer:  # noqa: ASYNC109

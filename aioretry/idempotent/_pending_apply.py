@@ -2,14 +2,12 @@
 
 import asyncio
 import enum
-from collections.abc import Awaitable
 from typing import Any
 
 from pymongo.errors import InvalidOperation, PyMongoError
 
 from aioretry import Deadline, Outcome, attempts_of
-from aioretry._faces import Whole
-from aioretry.errors import attach
+from aioretry.errors import Doubt, attach
 from aioretry.idempotent._pending_sending import Documents, is_refusal, may_have_arrived, repeat
 from aioretry.idempotent._pending_update import APPLIED, REFUSED, NewUpdate
 from aioretry.idempotent._pending_values import (
@@ -69,7 +67,7 @@ class Application:
             CancelledError: From an :class:`UpdateInterruptedError`, unless nothing was done.
         """
         try:
-            with Whole():
+            with self._documents.begin():
                 return await self._run()
         except PendingError:
             raise
@@ -242,13 +240,9 @@ class Application:
         return interrupted
 
 
-class _OfTwoWrites:
+class _OfTwoWrites(Doubt):
     """What ``aioretry.resolve()`` can't send once more."""
 
     def why_unresolvable(self) -> str:
         """Say who can."""
         return "it is an update of two writes, and goes on by PendingUpdates.resolve()"
-
-    def resolve(self, timeout: float | None) -> Awaitable[Any]:
-        """Is never asked for."""
-        raise NotImplementedError

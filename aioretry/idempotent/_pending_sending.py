@@ -19,7 +19,7 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Deadline, Outcome, outcome_of
-from aioretry._faces import settled
+from aioretry._faces import Whole, settled, under_way_of
 from aioretry.idempotent._collections import Collection
 from aioretry.idempotent._pending_update import NEUTRAL, PendingUpdate
 from aioretry.idempotent._repeat import until_done
@@ -51,6 +51,14 @@ class Documents:
             write_concern=DURABLE,
             read_concern=LOCAL,
         )
+
+    def begin(self) -> Whole:
+        """Return a block of several commands, to be entered.
+
+        Raises:
+            ClientDraining: Nothing new may begin.
+        """
+        return under_way_of(self._collection.database.client).begin()
 
     async def update_one(
         self,

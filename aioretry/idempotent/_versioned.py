@@ -11,6 +11,7 @@ import anyio
 from pymongo.errors import ConfigurationError, PyMongoError
 
 from aioretry import Deadline, DeadlineExceeded, deadline
+from aioretry._faces import Whole
 from aioretry.idempotent._repeat import repeat
 from aioretry.idempotent._versioned_steps import Save, Steps
 from aioretry.idempotent._versions import Fields, Version, VersionConflict, Versioned, stamp_of
@@ -238,7 +239,7 @@ class VersionedDocuments:
         """
         stamp = None if key is None else stamp_of("update", _checked_key(key))
         attempt = 1
-        async with deadline(timeout) as limit:
+        with Whole(), deadline(timeout) as limit:
             while True:
                 read = await _repeated("update", partial(self._steps.read, id))
                 if stamp is not None and stamp in self._steps.held(read)[1].saves:

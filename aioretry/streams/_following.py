@@ -14,7 +14,7 @@ import anyio
 from pymongo.errors import PyMongoError
 
 from aioretry import deadline, detached
-from aioretry._faces import Session, settled
+from aioretry._faces import Session, settled, under_way_of
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
 from aioretry.streams._errors import (
@@ -71,6 +71,7 @@ class Follower:
 
         Raises:
             RebuildNeededError: Changes alone won't do any more.
+            ClientDraining: The client is being drained; the lease was given back.
             DeadlineExceeded: The surrounding deadline is over.
             SourceError: The source can't be followed.
             Exception: Whatever the increments raise, and errors that don't pass by themselves.
@@ -84,8 +85,9 @@ class Follower:
                 if not is_checked:
                     await check_deployment(self.settings.client)
                     is_checked = True
-                if await self._hold(owner):
-                    return
+                with under_way_of(self.settings.client).begin():
+                    if await self._hold(owner):
+                        return
             except PyMongoError as exc:
                 if not passes_by_itself(exc):
                     raise
@@ -177,6 +179,7 @@ class Following:
     async def run(self) -> bool:
         """Read and commit until that is all; return False if a rebuild wants the lease."""
         while not self.is_wanted:
+            under_way_of(self.settings.client).go_on()
             read = await self.reader.read(self.pace.changes, self.settings.max_seconds)
             await self._apply(read)
             if read.is_at_end and self.until_caught_up:
@@ -312,7 +315,8 @@ async def release(settings: Settings, giving: Coroutine[Any, Any, None], session
 async def _give_back(
     settings: Settings, giving: Coroutine[Any, Any, None], session: Session
 ) -> None:
-    try:
-        await giving
-    finally:
-        await settings.leases.retire(session)
+    with under_way_of(settings.client).end():
+        try:
+            await giving
+        finally:
+            await settings.leases.retire(session)

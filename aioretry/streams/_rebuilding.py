@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from aioretry import deadline
-from aioretry._faces import Collection, Database, Session, settled
+from aioretry._faces import Collection, Database, Session, settled, under_way_of
 from aioretry.streams._changes import Position
 from aioretry.streams._committing import increment, load, remove_zeros
 from aioretry.streams._errors import (
@@ -100,6 +100,10 @@ class Rebuild:
 
     async def run(self) -> Progress | None:
         """Take all leases, count, and swap; begin again after what passes by itself."""
+        with under_way_of(self.settings.client).begin():
+            return await self._run()
+
+    async def _run(self) -> Progress | None:
         session = await self._until_it_passes(self._begin)
         try:
             return await while_renewed(
@@ -166,6 +170,7 @@ class Rebuild:
 
     async def _take(self, part: int, session: Session) -> None:
         while True:
+            under_way_of(self.settings.client).go_on()
             error = None
             try:
                 lease = await to_its_end(self._ask(part, session))
@@ -300,6 +305,7 @@ class Count:
         fold, others = self._new_fold(), Courtesy()
         try:
             while batch := await cursor.to_list(at_once):
+                under_way_of(self.settings.client).go_on()
                 for document in batch:
                     fold.add(source.change_of_document(document, position))
                     await others.let_run()

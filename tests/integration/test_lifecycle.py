@@ -3,13 +3,17 @@
 import asyncio
 import logging
 import math
+from decimal import Decimal
 
 import pytest
+from bson.codec_options import CodecOptions, TypeEncoder, TypeRegistry
 from pymongo import MongoClient
 from pymongo.errors import (
+    AutoReconnect,
     ConnectionFailure,
     InvalidOperation,
     OperationFailure,
+    ServerSelectionTimeoutError,
 )
 
 from aioretry import (
@@ -25,9 +29,11 @@ from aioretry import (
     readiness,
     ready,
     resolve,
+    run_transaction,
 )
 from aioretry._faces import settled
-from aioretry.idempotent import insert_once
+from aioretry.idempotent import Keys, PendingUpdates, VersionedDocuments, insert_once
+from aioretry.streams import Aggregator, ChangeStreamSource
 from tests.clients import close
 from tests.conftest import MAJORITY
 from tests.integration.relaying import Relay
@@ -172,6 +178,23 @@ class TestReadiness:
         assert not readiness(drained)
         assert not liveness(drained)
         assert "close" in liveness(drained).reason
+
+    async def test_a_direct_connection_to_a_secondary(self, client_class, three_members):
+        """It takes no writes."""
+        primary = await three_members.primary()
+        other = next(each for each in three_members.members if each is not primary)
+        uri = f"mongodb://{other.host}:{other.port}/?directConnection=true"
+        async with client_class(uri) as client:
+            with pytest.raises(ServerSelectionTimeoutError, match="takes no writes"):
+                await ready(client, 1)
+            assert not readiness(client, grace=math.inf)
+
+    async def test_on_a_thread(self, client):
+        """A thread without the loop can't know of it."""
+        await ready(client)
+        for ask in readiness, liveness:
+            with pytest.raises(RuntimeError):
+                await asyncio.to_thread(ask, client)
 
     async def test_on_another_loop(self, client):
         """A process whose client belongs to a loop that is gone is of no use."""
@@ -325,16 +348,196 @@ class TestDraining:
         assert (await drain(drained)).is_complete
         await refused(lambda: things.insert_one({}))
 
-    async def test_resolving(self, replica_set, client_class, collection, drained, things):
-        """What is in doubt is resolved with another client, since this one begins nothing."""
-        async with replica_set.faults.hang("insert", applied=True, times=1) as hang:
-            asyncio.ensure_future(things.insert_one({"_id": 1})).add_done_callback(
-                lambda write: write.exception()
-            )
+    async def test_resolving(self, replica_set, drained, things, stored):
+        """It writes, and so it is refused; another client resolves nothing of this one's."""
+        await things.insert_one({"_id": 0})
+        async with replica_set.faults.drop_request("insert", times=2):
+            with pytest.raises(AutoReconnect) as failed:
+                await things.insert_one({"_id": 1})
+        assert (await drain(drained)).is_complete
+        await refused(lambda: resolve(failed.value))
+        assert stored.count_documents({}) == 1
+
+    async def test_two_at_once(self, replica_set, drained, things):
+        """What one has given up, the other one reports, too; so does a later one."""
+        await things.insert_one({"_id": 0})
+        async with replica_set.faults.hang("insert", times=1) as hang:
+            write = asyncio.ensure_future(things.insert_one({"_id": 1}))
             await hang.wait_until_fired()
-            [failed] = (await drain(drained, 0.1)).unknown
-        with pytest.raises(InvalidOperation):
-            await resolve(failed)
+            first, second = await asyncio.gather(drain(drained, GUARD), drain(drained, 0.2))
+        assert first == second == await drain(drained)
+        assert (write.exception(),) == first.unknown == first.errors
+
+    async def test_closed_meanwhile(self, replica_set, drained, things):
+        """What close() gives up is reported."""
+        await things.insert_one({"_id": 0})
+        async with replica_set.faults.hang("insert", times=1) as hang:
+            write = asyncio.ensure_future(things.insert_one({"_id": 1}))
+            await hang.wait_until_fired()
+            draining = asyncio.create_task(drain(drained, GUARD))
+            await began_to_drain(drained)
+            await close(drained)
+            done = await draining
+        assert not done.is_complete
+        assert done.unended or (write.exception(),) == done.unknown
+
+    async def test_each_is_counted_once(self, replica_set, drained, things):
+        """Of several that travel together, those; of a transaction, the whole."""
+        together = things.coalesced()
+        await together.insert_one({"_id": 0})
+        inside = asyncio.Event()
+
+        async def run(session):
+            await things.find_one({}, session=session)
+            inside.set()
+            await asyncio.get_running_loop().create_future()
+
+        async with replica_set.faults.hang("insert", times=1) as hang:
+            writes = [together.insert_one({"_id": n}) for n in (1, 2, 3)]
+            await hang.wait_until_fired()
+            running = asyncio.create_task(run_transaction(drained, run))
+            await inside.wait()
+            done = await drain(drained, 0.2)
+        assert {write.exception() for write in writes} == {*done.errors} == {*done.unknown}
+        assert (len(done.errors), done.blocks, done.unended) == (3, 1, 0)
+        running.cancel()
+        with pytest.raises((asyncio.CancelledError, InvalidOperation)):
+            await running
+
+    async def test_a_transaction_bars_nobody(self, replica_set, drained, things, stored):
+        """One that is left is aborted, as far as there is time."""
+        await things.insert_one({"_id": 1, "n": 0})
+        session = await drained.start_session()
+        session.start_transaction()
+        await things.update_one({"_id": 1}, {"$inc": {"n": 10}}, session=session)
+        assert (await drain(drained, 0.1)).blocks == 1
+        await close(drained)
+        assert stored.find_one_and_update({"_id": 1}, {"$inc": {"n": 1}}, maxTimeMS=10_000)
+        assert stored.find_one({"_id": 1})["n"] == 1
+
+    async def test_an_abort_under_way(self, replica_set, drained, things):
+        """It is waited for, and reported where it can't end."""
+        session = await drained.start_session()
+        session.start_transaction()
+        await things.insert_one({"_id": 1}, session=session)
+        async with replica_set.faults.hang("abortTransaction", times=None) as hang:
+            aborting = asyncio.ensure_future(session.abort_transaction())
+            await hang.wait_until_fired()
+            aborting.cancel()
+            await asyncio.wait([aborting])
+            done = await drain(drained, 0.2)
+        assert (done.errors, done.blocks) == ((), 1)
+        await session.end_session()
+
+    @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+    async def test_what_was_never_begun(self, replica_set, drained, things, kind):
+        """What an encoder raises that is no Exception leaves nothing that would be waited for."""
+
+        class Raising(TypeEncoder):
+            python_type = Decimal
+
+            def transform_python(self, value):
+                raise kind
+
+        options = CodecOptions(type_registry=TypeRegistry([Raising()]))
+        mine = things.with_options(codec_options=options)
+        for begin in (mine.insert_one, mine.coalesced().insert_one):
+            with pytest.raises(kind):
+                await begin({"value": Decimal(1)})
+        assert not drained._write_path.under_way.operations
+        assert (await drain(drained, GUARD)).is_complete
+
+
+class TestDrainingRecipes:
+    """Several writes that are one: it ends whatever the moment in which the client is drained."""
+
+    @pytest.fixture
+    async def keys(self):
+        async with Keys(b"0123456789abcdef", "tests") as keys:
+            yield keys
+
+    async def test_pending_updates(self, replica_set, drained, things, stored):
+        """The second command of an update is sent."""
+        await things.insert_one({"_id": 1, "n": 0})
+        async with replica_set.faults.delay(0.3, "update", times=1) as delay:
+            applying = asyncio.create_task(PendingUpdates(things).apply(1, {"$inc": {"n": 1}}))
+            await delay.wait_until_fired()
+            assert (await drain(drained, GUARD)).is_complete
+        assert (await applying).matched
+        assert stored.find_one({"_id": 1}) == {"_id": 1, "n": 1, "pending": []}
+
+    @pytest.mark.parametrize("durable", [False, True])
+    async def test_a_keyed_operation(self, drained, things, stored, keys, durable):
+        """Its first write may come after the drain has begun."""
+        async with things.operation(key=keys(things.name, durable=durable)) as operation:
+            draining = asyncio.create_task(drain(drained, GUARD))
+            await began_to_drain(drained)
+            await operation.insert_one({"n": 1})
+        assert (await draining).is_complete
+        assert stored.count_documents({"n": 1}) == 1
+
+    async def test_versioned_documents(self, drained, things, stored):
+        """What was read is changed and saved."""
+        documents = VersionedDocuments(things)
+        await documents.create({"_id": 1, "n": 0})
+        drains = []
+
+        async def change(document):
+            drains.append(asyncio.create_task(drain(drained, GUARD)))
+            await began_to_drain(drained)
+            assert not drains[0].done()
+            return {**document, "n": 1}
+
+        assert (await documents.update(1, change)).written
+        assert (await drains[0]).is_complete
+        assert stored.find_one({"_id": 1})["n"] == 1
+
+    async def test_once(self, drained, things, stored, keys):
+        """The work is committed, and who waits for the same gets its answer."""
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(session):
+            await things.insert_one({"n": 1}, session=session)
+            inside.set()
+            await go_on.wait()
+            return {"n": 1}
+
+        calls = [
+            asyncio.create_task(keys.once(things.name, work, database=things.database))
+            for _ in range(2)
+        ]
+        await inside.wait()
+        draining = asyncio.create_task(drain(drained, GUARD))
+        await began_to_drain(drained)
+        go_on.set()
+        assert {False, True} == {(await call).replayed for call in calls}
+        assert (await draining).is_complete
+        assert stored.count_documents({"n": 1}) == 1
+        await refused(lambda: keys.once("two", work, database=things.database))
+
+    async def test_streams(self, drained, things, stored, plain):
+        """One that follows ends with its next batch, and gives its lease back."""
+        await things.insert_one({"_id": 1})
+        database = things.database
+        target = database.get_collection(f"{things.name}_target", write_concern=MAJORITY)
+        await database.command(
+            {"collMod": things.name, "changeStreamPreAndPostImages": {"enabled": True}}
+        )
+        source, name = ChangeStreamSource(things), things.name
+        aggregator = Aggregator(name, source, lambda change: [("all", {"n": 1})], target)
+        await aggregator.rebuild()
+        following = asyncio.create_task(aggregator.run())
+        leases = plain[database.name]["aioretry.leases"]
+        held = {"_id.aggregator": name, "owner": {"$exists": True}}
+        async with asyncio.timeout(GUARD):
+            while not leases.find_one(held):
+                await asyncio.sleep(0.02)
+        assert (await drain(drained, GUARD)).is_complete
+        with pytest.raises(ClientDraining):
+            await following
+        assert not leases.find_one(held)
+        with pytest.raises(ClientDraining):
+            await aggregator.rebuild()
 
 
 @pytest.mark.parametrize("function", [ready, readiness, liveness, drain])

@@ -18,6 +18,7 @@ from aioretry._drivers.port import Address, ConnectionCounts, ServerKind, Server
 ServerSelector = Callable[[Sequence[ServerDescription]], Sequence[ServerDescription]]
 
 _MISSED_LOOKS = 3
+_LEAST_SILENCE = 90.0  # names may take long to be resolved, and a process may have been stopped
 
 _KINDS = {
     SERVER_TYPE.Standalone: ServerKind.STANDALONE,
@@ -90,7 +91,7 @@ class Views:
         if not looked_at or not connecting or options.load_balanced:
             return None
         silence = time.monotonic() - max(each.last_update_time for each in looked_at)
-        most = _MISSED_LOOKS * (options.heartbeat_frequency + connecting)
+        most = max(_MISSED_LOOKS * (options.heartbeat_frequency + connecting), _LEAST_SILENCE)
         return silence if silence > most else None
 
     def _view_of(self, description: TopologyDescription, known: _Known) -> TopologyView:

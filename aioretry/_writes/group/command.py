@@ -87,7 +87,8 @@ class SharedCommand:
         watch = SharedWatch(self._watches) if coordinator.watchers else None
         self._execution = coordinator.execution(self._command(), lease, self.deadline, watch)
         self._execution.is_shared = True
-        self.write: Write[Mapping[str, Any]] = Write(coordinator, lease, self.deadline, watch)
+        write: Write[Mapping[str, Any]] = Write(coordinator, lease, self.deadline, watch)
+        self.write = write.as_part()
         self._shares = Shares(coordinator, kind, self._execution, self._answers, self.write.done)
 
     def begin(self) -> None:
@@ -237,7 +238,8 @@ class SharedCommand:
         execution = self._execution
         left = None if execution.deadline is None else execution.time_left()
         part = None if member.watch is None else SharedWatch([member.watch].copy)
-        self._asked[index] = asked = self._shares.ask(index, member.result_of, left, part)
+        asked = self._shares.ask(index, member.result_of, left, part).as_part()
+        self._asked[index] = asked
         asked.add_done_callback(partial(self._hear, member, index))
         return True
 

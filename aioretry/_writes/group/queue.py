@@ -235,6 +235,9 @@ class GroupQueue:
         except Exception as exc:  # noqa: BLE001 - raised where it is awaited, as by Motor
             member.refuse(exc)
             return member
+        except BaseException:
+            member.as_part()  # of nothing, and never begun
+            raise
         if deadline is not None and deadline.is_limited:
             self._expect(deadline, member)
         # Not at once: whatever else comes in this turn of the loop travels with it.

@@ -20,7 +20,7 @@ from aioretry._retry.verdict import code_of, outcome_of_attempts
 from aioretry._writes.group.kinds import INSERTS, Kind, Reading, is_unread
 from aioretry._writes.resolve import CommandDoubt, Resolving
 from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
-from aioretry.errors import Attempt, Outcome, attach, outcome_of
+from aioretry.errors import Attempt, Doubt, Outcome, attach, outcome_of
 
 Result = Callable[[Mapping[str, Any]], Any]
 
@@ -344,7 +344,7 @@ class _PartDoubt(CommandDoubt[Any]):
         return known
 
 
-class ShareDoubt:
+class ShareDoubt(Doubt):
     """A write whose outcome is unknown, of several in a command.
 
     Args:
@@ -375,6 +375,10 @@ class ShareDoubt:
                 "that nobody knows by which number the server remembers it"
             )
         return reason
+
+    def admit(self) -> None:
+        """Let it be resolved, unless its client begins nothing any more."""
+        self._whole.admit()
 
     def resolve(self, timeout: float | None) -> Awaitable[Any]:
         """Send the write once more, and none of the others."""

@@ -1,10 +1,11 @@
-"""Since when nobody takes writes, as far as is known."""
+"""For how long nobody has taken writes, as far as is known."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from aioretry._drivers.port import TopologyView
+from aioretry._drivers.port import ConnectionCounts, ServerKind, TopologyView
 from aioretry._retry.availability import Availability
 from aioretry._retry.lookout import Lookout
 
@@ -53,6 +54,8 @@ class Driver:
         self.known = NOBODY
         self.searches = 0
         self.is_probing = False
+        self.held = {}
+        self.silence = None
 
     def view(self):
         if isinstance(self.known, Exception):
@@ -66,12 +69,17 @@ class Driver:
     def stop_probing(self):
         self.is_probing = False
 
+    def connections(self):
+        return self.held
 
-class Somebody:
-    """A deployment with a server that takes writes."""
+    def unattended(self):
+        return self.silence
 
-    def __init__(self):
-        self.writable = {("a", 1): None}
+
+def somebody(kind=ServerKind.PRIMARY):
+    """A deployment with a server."""
+    server = SimpleNamespace(address=("a", 1), kind=kind)
+    return TopologyView({server.address: server}, 0.015, None)
 
 
 @pytest.fixture
@@ -112,7 +120,7 @@ async def test_never(availability, driver, loop):
 
 async def test_there_is_one(availability, driver):
     """Nobody is looked for."""
-    driver.known = Somebody()
+    driver.known = somebody()
     assert availability.seconds_without() == 0
     await settle()
     assert driver.searches == 0
@@ -120,7 +128,7 @@ async def test_there_is_one(availability, driver):
 
 async def test_one_that_is_lost(availability, driver, loop):
     """The time is counted from when it was last there, not from when somebody last asked."""
-    driver.known = Somebody()
+    driver.known = somebody()
     assert availability.seconds_without() == 0
     loop.pass_time(20.0)
     driver.known = NOBODY
@@ -128,7 +136,7 @@ async def test_one_that_is_lost(availability, driver, loop):
     assert 5.0 <= availability.seconds_without() <= 6.0
     loop.pass_time(7.0)
     assert 12.0 <= availability.seconds_without() <= 13.0
-    driver.known = Somebody()
+    driver.known = somebody()
     loop.pass_time(1.5)
     driver.known = NOBODY
     assert availability.seconds_without() <= 1.0
@@ -147,18 +155,68 @@ async def test_a_search_that_ended(availability, driver, loop):
 
 
 async def test_nobody_asks_any_more(availability, driver, loop):
-    """The looking ends, and begins again with the next question."""
-    driver.known = Somebody()
+    """The looking ends, and begins again with the next question: what nobody saw does not count."""
+    driver.known = somebody()
     availability.seconds_without()
     loop.pass_time(600.0)
     assert not loop.waits()
     driver.known = NOBODY
-    assert availability.seconds_without() > 500.0
+    assert 0 < availability.seconds_without() <= 5.0
+    loop.pass_time(10.0)
+    assert 10.0 <= availability.seconds_without() <= 16.0
+
+
+async def test_a_process_that_was_stopped(availability, driver, loop):
+    """Nor does the time in which it could not look."""
+    driver.known = somebody()
+    availability.seconds_without()
+    loop.pass_time(3.0)
+    driver.known = NOBODY
+    loop.now += 3600.0
+    assert 0 < availability.seconds_without() <= 5.0
+
+
+async def test_a_moment(availability, driver):
+    """That there is none is told at once, however short it is yet."""
+    driver.known = somebody()
+    assert availability.seconds_without() == 0
+    driver.known = NOBODY
+    assert availability.seconds_without() > 0
+
+
+@pytest.mark.parametrize("kind", [ServerKind.OTHER, ServerKind.LOAD_BALANCER])
+async def test_a_server_that_may_not_take_writes(availability, driver, kind):
+    """A direct connection goes to a secondary, too, and nobody asks a load balancer."""
+    driver.known = somebody(kind)
+    assert availability.seconds_without() is None
+
+
+async def test_a_load_balancer(availability, driver, loop):
+    """It is there as long as there are connections to it."""
+    driver.known = somebody(ServerKind.LOAD_BALANCER)
+    driver.held = {("a", 1): ConnectionCounts(used=0, idle=1)}
+    assert availability.seconds_without() == 0
+    driver.held = {("a", 1): ConnectionCounts(used=0, idle=0)}
+    loop.pass_time(10.0)
+    assert 10.0 <= availability.seconds_without() <= 12.0
+
+
+async def test_unattended(availability, driver, loop):
+    """Servers are not looked after if that was so a second ago: a stopped process goes on first."""
+    assert not availability.is_unattended()
+    driver.silence = 100.0
+    assert not availability.is_unattended()
+    driver.silence = None
+    assert not availability.is_unattended()
+    driver.silence = 100.0
+    assert not availability.is_unattended()
+    loop.now += 1.5
+    assert availability.is_unattended()
 
 
 async def test_a_driver_that_can_not_say(availability, driver, loop):
     """Who asks is told why; who looks meanwhile notes nothing."""
-    driver.known = Somebody()
+    driver.known = somebody()
     assert availability.seconds_without() == 0
     driver.known = ZeroDivisionError()
     loop.pass_time(3.0)

@@ -7,7 +7,9 @@ import pytest
 from bson.codec_options import CodecOptions
 from pymongo.write_concern import WriteConcern
 
+from aioretry import ClientDraining
 from aioretry._writes.methods import WriteMethods
+from aioretry._writes.under_way import UnderWay
 
 WRITES = {
     "insert_one": ({},),
@@ -44,6 +46,9 @@ class Path:
     encrypts = False
     makes_transactions = False
 
+    def __init__(self):
+        self.under_way = UnderWay()
+
     def coordinator(self):
         raise AssertionError("it was to be the driver's")
 
@@ -66,6 +71,14 @@ class Collection(WriteMethods):
 
 @pytest.mark.parametrize("name", WRITES)
 class TestTheDriversOwn:
+    def test_of_a_client_that_is_drained(self, name):
+        """It is refused, as ours is."""
+        collection = Collection(WriteConcern(w=0))
+        collection._write_path.under_way.is_draining = True
+        with pytest.raises(ClientDraining):
+            getattr(collection, name)(*WRITES[name])
+        assert not collection._driver_methods.calls
+
     def test_unacknowledged(self, name):
         """With w: 0, the driver gets the arguments as they are."""
         collection = Collection(WriteConcern(w=0))

@@ -9,6 +9,7 @@ from pymongo.read_concern import ReadConcern
 from aioretry._commands.command import Reading
 from aioretry._commands.reads import FindOne
 from aioretry._writes.reading import ReadingArguments, ReadingCollection
+from aioretry._writes.under_way import UnderWay
 
 
 class Collection(ReadingCollection):
@@ -16,7 +17,9 @@ class Collection(ReadingCollection):
 
     def __init__(self, *, encrypts, is_load_balanced=True):
         self._write_path = SimpleNamespace(
-            encrypts=encrypts, makes_transactions=not is_load_balanced
+            encrypts=encrypts,
+            makes_transactions=not is_load_balanced,
+            under_way=UnderWay(),
         )
 
 

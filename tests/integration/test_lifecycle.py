@@ -385,6 +385,7 @@ class TestDraining:
         """Of several that travel together, those; of a transaction, the whole."""
         together = things.coalesced()
         await together.insert_one({"_id": 0})
+        await asyncio.gather(*(things.find_one({}) for _ in range(4)))  # connections are there
         inside = asyncio.Event()
 
         async def run(session):

@@ -382,10 +382,18 @@ class TestDraining:
         assert done.unended or (write.exception(),) == done.unknown
 
     async def test_each_is_counted_once(self, replica_set, drained, things):
-        """Of several that travel together, those; of a transaction, the whole."""
+        """Of several that travel together, those, and not their command."""
         together = things.coalesced()
         await together.insert_one({"_id": 0})
-        await asyncio.gather(*(things.find_one({}) for _ in range(4)))  # connections are there
+        async with replica_set.faults.hang("insert", times=1) as hang:
+            writes = [together.insert_one({"_id": n}) for n in (1, 2, 3)]
+            await hang.wait_until_fired()
+            done = await drain(drained, 0.2)
+        assert {write.exception() for write in writes} == {*done.errors} == {*done.unknown}
+        assert (len(done.errors), done.blocks, done.unended) == (3, 0, 0)
+
+    async def test_a_transaction_is_counted_once(self, drained, things):
+        """Its block and its session are one."""
         inside = asyncio.Event()
 
         async def run(session):
@@ -393,14 +401,10 @@ class TestDraining:
             inside.set()
             await asyncio.get_running_loop().create_future()
 
-        async with replica_set.faults.hang("insert", times=1) as hang:
-            writes = [together.insert_one({"_id": n}) for n in (1, 2, 3)]
-            await hang.wait_until_fired()
-            running = asyncio.create_task(run_transaction(drained, run))
-            await inside.wait()
-            done = await drain(drained, 0.2)
-        assert {write.exception() for write in writes} == {*done.errors} == {*done.unknown}
-        assert (len(done.errors), done.blocks, done.unended) == (3, 1, 0)
+        running = asyncio.create_task(run_transaction(drained, run))
+        await inside.wait()
+        done = await drain(drained, 0.2)
+        assert (done.errors, done.blocks, done.unended) == ((), 1, 0)
         running.cancel()
         with pytest.raises((asyncio.CancelledError, InvalidOperation)):
             await running

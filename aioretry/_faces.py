@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioretry._writes.contention import contended
-from aioretry._writes.context import path_of, settled
+from aioretry._writes.context import WritePath, settled
 from aioretry._writes.under_way import UnderWay, Whole
 from aioretry._writes.writing import WritingCollection
 
@@ -37,5 +37,6 @@ Session: TypeAlias = Any  # of the same client as the rest, which a union would 
 
 
 def under_way_of(client: Any) -> UnderWay:
-    """Return what was begun with a client and has not ended."""
-    return path_of(client).under_way
+    """Return what was begun with a client and has not ended: of a driver's own, nothing."""
+    path = getattr(client, "_write_path", None)
+    return path.under_way if isinstance(path, WritePath) else UnderWay()

@@ -17,7 +17,7 @@ async def count(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-app = web.Application(middlewares=[problem_middleware, deadline_middleware(default=5.0)])
+app = web.Application(middlewares=[problem_middleware, deadline_middleware(default=20.0)])
 app.cleanup_ctx.append(mongodb_ctx(URI))
 app.router.add_post("/events/{day}", count)
 # The README's snippet ends here.

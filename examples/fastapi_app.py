@@ -13,7 +13,7 @@ URI = os.environ.get("MONGODB_URI", "mongodb://localhost/?replicaSet=rs0&w=major
 Metrics = Annotated[RetryMotorDatabase, Depends(database("metrics"))]
 
 app = FastAPI(lifespan=mongodb_lifespan(URI))
-app.add_middleware(DeadlineMiddleware, default=5.0)
+app.add_middleware(DeadlineMiddleware, default=20.0)
 add_problem_handlers(app)
 
 

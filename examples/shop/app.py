@@ -11,6 +11,7 @@ from aioretry.fastapi import (
     CallerKey,
     Client,
     DeadlineMiddleware,
+    ProbesMiddleware,
     ProblemError,
     add_problem_handlers,
     database,
@@ -27,7 +28,8 @@ MOST = 1_000_000  # of anything; what is larger than the database's integers wou
 
 keys = Keys(SECRET, "shop", per_second=1000)
 app = FastAPI(title="Shop", lifespan=mongodb_lifespan(URI, keys=keys, w="majority", journal=True))
-app.add_middleware(DeadlineMiddleware, default=5.0, maximum=30.0)
+app.add_middleware(DeadlineMiddleware, default=20.0, maximum=25.0)
+app.add_middleware(ProbesMiddleware)
 add_problem_handlers(app)
 
 

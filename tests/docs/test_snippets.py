@@ -9,7 +9,7 @@ from tests.docs.setups import DATABASES, SETUPS, nothing
 from tests.docs.snippets import DOCUMENTS, Page, outputs_of, run_all, snippets_of
 
 RUNNABLE = [page for page in DOCUMENTS if any(one.runs_here for one in snippets_of(page))]
-OTHERS = {"console", "http", "ini", "json", "sh", "text", "toml"}
+OTHERS = {"console", "http", "ini", "json", "sh", "text", "toml", "yaml"}
 LANGUAGE = re.compile(r"^```(\S+)$", re.MULTILINE)
 NOT_RUN = re.compile(r"^<!-- *not run(.*?)-->\n(.*)$", re.MULTILINE)
 

@@ -32,6 +32,7 @@ class Connections:
         """All that there are, for the end of the loop."""
 
         self._to_give_back = 0
+        self._is_closed = False
         self._is_known = False
         self.are_unusable = False
         """Whether one was met that an event loop can't use; the client's others will be like it."""
@@ -105,8 +106,9 @@ class Connections:
     def put(self, used: LoopConnection) -> None:
         """Take one back that was used."""
         pool = used.pool
-        if pool.requests >= pool.max_pool_size or used.connection.closed:
-            used.give_back()  # somebody may wait for it
+        # Somebody may wait for it, and once all is closed nobody would give it back in time.
+        if self._is_closed or pool.requests >= pool.max_pool_size or used.connection.closed:
+            used.give_back()
             return
         used.rest()
         if self._timer is None:
@@ -114,7 +116,8 @@ class Connections:
         self._kept.append(used)
 
     def close(self) -> None:
-        """Give back those that are kept."""
+        """Give back those that are kept, and keep none any more."""
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -164,3 +164,19 @@ def test_the_end_of_a_loop(monkeypatch):
     all_of_them.close()
     assert ([connection], True) == (pool.given_back, connection.closed)
     peer.close()
+
+
+async def test_one_that_is_used_when_all_is_closed(ends, monkeypatch):
+    """It goes back as soon as it is not used any more: a moment later the loop may be gone."""
+    own, _ = ends
+    pool, connection = Pool(), Connection(own)
+    pool.max_pool_size = 2
+    monkeypatch.setattr(connections, "take_idle", lambda *_: connection)
+    monkeypatch.setattr(Connections, "_has_names", lambda *_: True)
+    connection.compression_context = None
+    all_of_them = SocketConnections(asyncio.get_running_loop(), CALLS)
+    taken = all_of_them.take(pool)
+    assert taken is not None
+    all_of_them.close()
+    all_of_them.put(taken)
+    assert [connection] == pool.given_back

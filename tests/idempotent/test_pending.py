@@ -6,6 +6,7 @@ import uuid
 import warnings
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from bson import ObjectId
@@ -496,6 +497,7 @@ class Cut:
     """A collection whose second write is cut off with what it is told."""
 
     codec_options = CodecOptions()
+    database = SimpleNamespace(client=None)
 
     def __init__(self, cut: BaseException, *, first: BaseException | None = None):
         self.endings = [first, cut]

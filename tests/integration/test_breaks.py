@@ -176,7 +176,7 @@ class TestHotBreaks:
         await view.insert_one({})
         async with (
             replica_set.faults.drop_request("insert", times=None, namespace=collection.full_name),
-            deadline(1),
+            deadline(3),
         ):
             errors = await asyncio.gather(
                 *(view.insert_one({}) for _ in range(1000)), return_exceptions=True

@@ -43,6 +43,7 @@ from aioretry.errors import (
     partial_result_of,
 )
 from aioretry.events import (
+    AttemptBegan,
     AttemptEnded,
     Event,
     EventHook,
@@ -50,6 +51,7 @@ from aioretry.events import (
     OperationBegan,
     OperationEnded,
     RetryScheduled,
+    SentCommand,
     every_event,
 )
 from aioretry.lifecycle import Drained, Health, drain, liveness, readiness, ready
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attempt",
+    "AttemptBegan",
     "AttemptEnded",
     "ClientDraining",
     "ConnectionCounts",
@@ -94,6 +97,7 @@ __all__ = [
     "RetryMotorCollection",
     "RetryMotorDatabase",
     "RetryScheduled",
+    "SentCommand",
     "SessionId",
     "StatementSource",
     "ThreadCounts",

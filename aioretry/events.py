@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeAlias, cast
+from uuid import UUID
 
 from aioretry.errors import Outcome
 
 __all__ = [
+    "AttemptBegan",
     "AttemptEnded",
     "Event",
     "EventHook",
@@ -16,6 +18,7 @@ __all__ = [
     "OperationBegan",
     "OperationEnded",
     "RetryScheduled",
+    "SentCommand",
     "every_event",
     "log_retries",
 ]
@@ -25,7 +28,10 @@ _logger = logging.getLogger("aioretry")
 
 @dataclass(frozen=True, slots=True)
 class OperationBegan:
-    """A write was called. Told in the context of the call."""
+    """A write was called. Told in the context of the call.
+
+    A transaction is told as ``transaction``, and a call of ``with_transaction`` under its own name.
+    """
 
     operation: str
     """The operation's name, such as ``update_one``; ``resolve`` for :func:`aioretry.resolve`."""
@@ -35,6 +41,70 @@ class OperationBegan:
 
     notes: dict[Any, Any] = field(repr=False, compare=False)
     """What hooks keep about the operation; the same in all its events, and only there."""
+
+    within: Mapping[Any, Any] | None = field(default=None, repr=False, compare=False)
+    """The notes of the transaction that it is a part of, or of the ``with_transaction`` call that
+    begins it; None if it is a part of neither."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegan:
+    """An attempt of a command begins, or begins anew because its server had no room for it.
+
+    Told in a context of the attempt's own: command listeners see the context variables that a hook
+    sets here, and nobody else does. No :class:`AttemptEnded` follows if nothing was tried after
+    all.
+    """
+
+    operation: str
+    """The operation's name."""
+
+    namespace: str
+    """Database and collection, joined by a dot."""
+
+    command: str
+    """The command's name, such as ``findAndModify``."""
+
+    attempt: int
+    """The number of the attempt, from 1; of one command, where an operation has several."""
+
+    sharing: Sequence[Mapping[Any, Any]] = field(repr=False, compare=False)
+    """The notes of the other operations that travel in the command; they are told of its end."""
+
+    attempt_notes: dict[Any, Any] = field(repr=False, compare=False)
+    """What hooks keep about the attempt; the same when it ends, whichever operation is told."""
+
+    notes: dict[Any, Any] = field(repr=False, compare=False)
+    """What hooks keep about the operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentCommand:
+    """A command as an attempt sends it, as far as is known. Nothing in it is of a document."""
+
+    name: str
+    """Such as ``findAndModify``."""
+
+    statements: int = 1
+    """How many statements it has."""
+
+    session_id: UUID | None = None
+    """The ``lsid`` that it carries."""
+
+    transaction_number: int | None = None
+    """The ``txnNumber`` that it carries."""
+
+    connection_id: int | None = None
+    """What the driver knows its connection by."""
+
+    server_connection_id: int | None = None
+    """What the server knows its connection by."""
+
+    connection_wait: float | None = None
+    """How long it waited for a connection, in seconds; None if it got none."""
+
+    document: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
+    """Returns what is sent, as command listeners are shown it: it holds what the user gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +137,12 @@ class AttemptEnded:
 
     server_wait: float
     """How long the operation has waited for a server since the attempt before, in seconds."""
+
+    command: SentCommand
+    """What was sent, or was to be sent."""
+
+    attempt_notes: dict[Any, Any] = field(repr=False, compare=False)
+    """What hooks keep about the attempt: the same for all operations that travel in it."""
 
     notes: dict[Any, Any] = field(repr=False, compare=False)
     """What hooks keep about the operation."""
@@ -139,12 +215,19 @@ class OperationEnded:
     statements: Mapping[Outcome, int] | None
     """How many statements of a bulk operation that raised ended in each way; else None."""
 
+    address: tuple[str, int | None] | None
+    """Host and port of the server of the latest attempt; None if none was chosen."""
+
+    sent_statements: int
+    """How many statements its commands have had, for which an attempt was made."""
+
     notes: dict[Any, Any] = field(repr=False, compare=False)
     """What hooks keep about the operation."""
 
 
-Event: TypeAlias = OperationBegan | AttemptEnded | RetryScheduled | OperationEnded
-"""What a hook can be told of. No document, filter or credential is part of any."""
+Event: TypeAlias = OperationBegan | AttemptBegan | AttemptEnded | RetryScheduled | OperationEnded
+"""What a hook can be told of. No document, filter or credential is part of any, unless a hook asks
+for :attr:`SentCommand.document`."""
 
 
 class Hook(Protocol):

@@ -116,7 +116,7 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
         started = super().start_transaction(
             read_concern, write_concern, read_preference, max_commit_time_ms
         )
-        self._commit = self._first_statement = None
+        self._begin()
         return started
 
     def commit_transaction(self) -> asyncio.Future[None]:  # type: ignore[override]

@@ -351,6 +351,26 @@ class ConnectionCounts:
     idle: int
     """How many are open and have nothing to do."""
 
+    most: int = 0
+    """How many there may be; 0 if there is no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A command on its way."""
+
+    body: Mapping[str, Any]
+    """The command, with what its session adds once it is sent."""
+
+    connection_id: int
+    """What the driver knows its connection by."""
+
+    server_connection_id: int | None
+    """What the server knows it by."""
+
+    at: float
+    """When there was a connection for it, in seconds of the event loop's clock."""
+
 
 @dataclass(slots=True)
 class AttemptCall:
@@ -372,6 +392,12 @@ class AttemptCall:
 
     leaves_doubt: bool = True
     """Whether somebody has to find out what became of it if it gets no answer."""
+
+    is_watched: bool = False
+    """Whether somebody is to know what is sent."""
+
+    sending: Sending | None = None
+    """That, once it is known."""
 
     token: Token = field(default_factory=Token)
     is_waiting: bool = False

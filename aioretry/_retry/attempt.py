@@ -1,14 +1,17 @@
 """One attempt of a command, as the event loop sees it."""
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
+from uuid import UUID
 
 from pymongo.errors import AutoReconnect, InvalidOperation
 
+from aioretry._commands.encoded import shown
 from aioretry._drivers.port import (
     Address,
     AttemptCall,
@@ -27,7 +30,7 @@ from aioretry._drivers.port import (
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.server_selection import Load, choose, others
 from aioretry.errors import Attempt
-from aioretry.events import name_of
+from aioretry.events import SentCommand, name_of
 
 # How long an attempt that is sending may outlive its deadline before it is left behind. The driver
 # ends it itself as a rule, with an error that says more.
@@ -100,6 +103,7 @@ class PendingAttempt:
         "_execution",
         "_loop",
         "_noted",
+        "_notes",
         "_places",
         "_receiver",
         "_timer",
@@ -127,6 +131,7 @@ class PendingAttempt:
         self._token = Token()
         self._call: AttemptCall | None = None
         self._noted: Attempt | None = None
+        self._notes: dict[Any, Any] = {}
         self.added_at = self._began = loop.time()
         """When it began to wait for its place, in seconds of the event loop's clock."""
 
@@ -194,15 +199,29 @@ class PendingAttempt:
             deadline=execution.deadline,
             operation_id=execution.operation_id,
             leaves_doubt=execution.is_in_doubt_unanswered,
+            is_watched=execution.watch is not None,
             token=self._token,
         )
         is_pinned_now = execution.pin(server)
-        if not self._driver.attempt(self._loop, call, self):
+        if not self._begin(call):
             if is_pinned_now:
                 execution.lease.unpin()
             return False
         self._call = call
         return True
+
+    def _begin(self, call: AttemptCall) -> bool:
+        if self._execution.watch is None:
+            return self._driver.attempt(self._loop, call, self)
+        # What hooks put into the context is seen by whoever is shown the command, and ends with it.
+        return contextvars.copy_context().run(self._begin_watched, call)
+
+    def _begin_watched(self, call: AttemptCall) -> bool:
+        execution = self._execution
+        if execution.watch is not None:
+            number = len(execution.attempts) + 1
+            execution.watch.begin_attempt(call.command.name, number, self._notes)
+        return self._driver.attempt(self._loop, call, self)
 
     def land_soon(self, result: Ending) -> None:
         """End it in a later turn of the event loop."""
@@ -401,7 +420,7 @@ class PendingAttempt:
         # Last of all: a hook of the user's may cancel the write, or close the client.
         watch = self._execution.watch
         if watch is not None:
-            watch.end_attempt(record, len(self._execution.attempts))
+            watch.end_attempt(record, len(self._execution.attempts), self._sent(), self._notes)
 
     def _note_late(self, record: Attempt | None) -> None:
         # An answer that nobody waits for any more still tells how the write ended.
@@ -436,3 +455,23 @@ class PendingAttempt:
         except Exception as exc:  # noqa: BLE001 - the answer makes no sense, but it came
             return exc
         return error
+
+    def _sent(self) -> SentCommand:
+        command, sending = (
+            self._execution.command,
+            None if self._call is None else self._call.sending,
+        )
+        if sending is None:
+            return SentCommand(command.name, command.statement_count)
+        body = sending.body
+        session_id, number = body.get("lsid"), body.get("txnNumber")
+        return SentCommand(
+            command.name,
+            command.statement_count,
+            None if session_id is None else UUID(bytes=bytes(session_id["id"])),
+            None if number is None else int(number),
+            sending.connection_id,
+            sending.server_connection_id,
+            max(0.0, sending.at - self.added_at),
+            partial(shown, body, command.codec_options, is_sent=False),
+        )

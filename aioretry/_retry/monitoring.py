@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pymongo.errors import BulkWriteError
@@ -10,11 +10,13 @@ from pymongo.errors import BulkWriteError
 from aioretry._retry.verdict import code_of
 from aioretry.errors import Attempt, Outcome, partial_result_of, report_of
 from aioretry.events import (
+    AttemptBegan,
     AttemptEnded,
     EventHook,
     Hook,
     OperationBegan,
     OperationEnded,
+    SentCommand,
     publish_to_all,
     wanting_every_event,
 )
@@ -32,12 +34,33 @@ class Watch(Protocol):
         """Take note of a time that was spent waiting for a server."""
         ...
 
-    def end_attempt(self, attempt: Attempt, number: int) -> None:
+    def begin_attempt(
+        self,
+        command: str,
+        number: int,
+        attempt_notes: dict[Any, Any],
+        sharing: Sequence[Mapping[Any, Any]] = (),
+    ) -> None:
+        """Take note of an attempt that begins.
+
+        Args:
+            command: The command's name.
+            number: Which of its command's, from 1.
+            attempt_notes: What hooks keep about it.
+            sharing: What hooks keep about the other operations that travel in it.
+        """
+        ...
+
+    def end_attempt(
+        self, attempt: Attempt, number: int, command: SentCommand, attempt_notes: dict[Any, Any]
+    ) -> None:
         """Take note of an attempt that ended.
 
         Args:
             attempt: The attempt.
             number: Which of its command's, from 1.
+            command: What was sent.
+            attempt_notes: What hooks keep about it.
         """
         ...
 
@@ -65,14 +88,17 @@ class Watchers:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
-    def watch(self, operation: str, namespace: str) -> "OperationWatch | None":
+    def watch(
+        self, operation: str, namespace: str, within: Watch | None = None
+    ) -> "OperationWatch | None":
         """Tell them that an operation begins; return None if there is nobody.
 
         Args:
             operation: Its name.
             namespace: Database and collection, joined by a dot.
+            within: The transaction that it is a part of, or None.
         """
-        return OperationWatch(self._hooks, operation, namespace) if self._hooks else None
+        return OperationWatch(self._hooks, operation, namespace, within) if self._hooks else None
 
 
 class OperationWatch:
@@ -82,30 +108,69 @@ class OperationWatch:
         hooks: The hooks.
         operation: Its name.
         namespace: Database and collection, joined by a dot.
+        within: The transaction that it is a part of, or None.
     """
 
-    __slots__ = ("_attempts", "_began", "_ended", "_hooks", "_new_wait", "_wait", "_what", "notes")
+    __slots__ = (
+        "_address",
+        "_attempts",
+        "_began",
+        "_ended",
+        "_hooks",
+        "_latest_statements",
+        "_new_wait",
+        "_statements",
+        "_wait",
+        "_what",
+        "notes",
+    )
 
-    def __init__(self, hooks: tuple[EventHook, ...], operation: str, namespace: str) -> None:
+    def __init__(
+        self,
+        hooks: tuple[EventHook, ...],
+        operation: str,
+        namespace: str,
+        within: Watch | None = None,
+    ) -> None:
         self._hooks = hooks
         self._what = operation, namespace
         self._began = time.monotonic()
         self._ended = False
         self._attempts = 0
+        self._statements = self._latest_statements = 0
+        self._address: tuple[str, int | None] | None = None
         self._wait = self._new_wait = 0.0
         self.notes: dict[Any, Any] = {}
-        publish_to_all(hooks, OperationBegan(operation, namespace, self.notes))
+        outer = None if within is None else within.notes
+        publish_to_all(hooks, OperationBegan(operation, namespace, self.notes, outer))
 
     def add_wait(self, seconds: float) -> None:
         """Take note of a time that was spent waiting for a server."""
         self._wait += seconds
         self._new_wait += seconds
 
-    def end_attempt(self, attempt: Attempt, number: int) -> None:
+    def begin_attempt(
+        self,
+        command: str,
+        number: int,
+        attempt_notes: dict[Any, Any],
+        sharing: Sequence[Mapping[Any, Any]] = (),
+    ) -> None:
+        """Tell of an attempt that begins."""
+        event = AttemptBegan(*self._what, command, number, sharing, attempt_notes, self.notes)
+        publish_to_all(self._hooks, event)
+
+    def end_attempt(
+        self, attempt: Attempt, number: int, command: SentCommand, attempt_notes: dict[Any, Any]
+    ) -> None:
         """Tell of an attempt that ended, unless the operation has ended before it."""
         if self._ended:
             return
         self._attempts += 1
+        self._address = attempt.address
+        # A retry sends those of the attempt before it, which were not known if it sent nothing.
+        self._statements += command.statements - (self._latest_statements if number > 1 else 0)
+        self._latest_statements = command.statements
         wait, self._new_wait = self._new_wait, 0.0
         error = attempt.error
         event = AttemptEnded(
@@ -117,24 +182,33 @@ class OperationWatch:
             None if error is None else type(error).__name__,
             None if error is None else _told_code(error),
             wait,
+            command,
+            attempt_notes,
             self.notes,
         )
         publish_to_all(self._hooks, event)
 
-    def end(self, exc: BaseException | None) -> None:
-        """Tell of the end, once."""
+    def end(self, exc: BaseException | None, outcome: Outcome | None = None) -> None:
+        """Tell of the end, once.
+
+        Args:
+            exc: What is raised; None if nothing is.
+            outcome: How it ended, if that is not what follows from it.
+        """
         if self._ended:
             return
         self._ended = True
         event = OperationEnded(
             *self._what,
-            self._outcome(exc),
+            outcome or self._outcome(exc),
             time.monotonic() - self._began,
             self._attempts,
             None if exc is None else type(exc).__name__,
             None if exc is None else _told_code(exc),
             self._wait,
             _statements(exc),
+            self._address,
+            self._statements,
             self.notes,
         )
         publish_to_all(self._hooks, event)
@@ -170,10 +244,25 @@ class SharedWatch:
         for watch in self._watches():
             watch.add_wait(seconds)
 
-    def end_attempt(self, attempt: Attempt, number: int) -> None:
+    def begin_attempt(
+        self,
+        command: str,
+        number: int,
+        attempt_notes: dict[Any, Any],
+        sharing: Sequence[Mapping[Any, Any]] = (),
+    ) -> None:
+        """Tell of an attempt that begins, for the first: it is one command."""
+        watches = [*self._watches()]
+        others = [watch.notes for watch in watches[1:]]
+        for watch in watches[:1]:
+            watch.begin_attempt(command, number, attempt_notes, [*sharing, *others])
+
+    def end_attempt(
+        self, attempt: Attempt, number: int, command: SentCommand, attempt_notes: dict[Any, Any]
+    ) -> None:
         """Tell of an attempt that ended, for each."""
         for watch in self._watches():
-            watch.end_attempt(attempt, number)
+            watch.end_attempt(attempt, number, command, attempt_notes)
 
     def end(self, exc: BaseException | None) -> None:
         """Tell nobody: each ends when it is told what came of it."""

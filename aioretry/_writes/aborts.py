@@ -12,11 +12,12 @@ from pymongo.errors import ConnectionFailure, InvalidOperation, OperationFailure
 
 from aioretry import deadlines
 from aioretry._commands import transactions
+from aioretry._retry.monitoring import Watch
 from aioretry._retry.transactions import NO_SUCH_TRANSACTION, Abort
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.statements import WithoutOutcome
 from aioretry.deadlines import Deadline
-from aioretry.errors import DeadlineExceeded, leave_to_context
+from aioretry.errors import DeadlineExceeded, Outcome, leave_to_context
 
 ABORT_TIMEOUT = 5.0
 """How long an abort may take, in seconds, that nobody has set a limit for.
@@ -62,6 +63,15 @@ async def abort(
         runs_again: Whether another transaction is to be begun in the session. That ends what may
             begin this one still, which is in progress until :func:`leave_to_next` is called.
     """
+    watch = session._watch
+    try:
+        await _abort(session, seconds, runs_again=runs_again)
+    finally:
+        if watch is not None:
+            watch.end(None, Outcome.NOT_APPLIED)
+
+
+async def _abort(session: TransactionalSession, seconds: float | None, *, runs_again: bool) -> None:
     calls, path = session._calls, session._write_path
     if not path.makes_transactions:
         await asyncio.shield(calls.drivers_abort(session))
@@ -95,7 +105,7 @@ async def _abort_once(
     session: TransactionalSession, transaction: Any, deadline: Deadline | None, *, runs_again: bool
 ) -> None:
     try:
-        await _begin(session, session, deadline)
+        await _begin(session, session, deadline, session._watch)
     except asyncio.CancelledError as exc:
         abort_for_certain(session)
         leave_to_context(exc)
@@ -139,13 +149,15 @@ def abort_left(session: TransactionalSession) -> asyncio.Future[None] | None:
     return abort_for_certain(session)
 
 
-def _begin(session: TransactionalSession, own: Any, deadline: Deadline | None) -> AbortCall:
+def _begin(
+    session: TransactionalSession, own: Any, deadline: Deadline | None, within: Watch | None
+) -> AbortCall:
     calls, path = session._calls, session._write_path
     given, coordinator = calls.transaction_options(own), path.coordinator()
     options = transactions.options(given.write_concern, under_deadline=deadline is not None)
     command = transactions.abort(given.write_concern, given.recovery_token)
     lease = path.ending_lease(own)
-    watch = coordinator.watchers.watch(command.operation, command.namespace)
+    watch = coordinator.watchers.watch(command.operation, command.namespace, within)
     call = AbortCall(coordinator, lease, deadline, watch)
     return call.execute(coordinator.ending(command, lease, deadline, Abort(options), watch))
 
@@ -159,6 +171,7 @@ class Aborting:
 
     def __init__(self, session: TransactionalSession) -> None:
         self._session = session
+        self._watch = session._watch
         self._calls, self._path = session._calls, session._write_path
         self._own = self._calls.take_transaction(session)
         self._loop = asyncio.get_running_loop()
@@ -200,7 +213,9 @@ class Aborting:
         # connection, and which may be answered before the abort is.
         may_begin = self._may_begin()
         try:
-            await _begin(self._session, self._own, Deadline.after(ABORT_TIMEOUT)).as_part()
+            await _begin(
+                self._session, self._own, Deadline.after(ABORT_TIMEOUT), self._watch
+            ).as_part()
         except InvalidOperation:  # the client was closed
             raise
         except OperationFailure as exc:
@@ -217,6 +232,8 @@ class Aborting:
     def _tell(self) -> None:
         if not self.first.done():
             self.first.set_result(None)
+            if self._watch is not None:
+                self._watch.end(None, Outcome.NOT_APPLIED)
 
     def _end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

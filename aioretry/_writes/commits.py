@@ -61,6 +61,7 @@ def commit(session: TransactionalSession) -> asyncio.Future[None]:
         done.set_exception(exc)
         return done
     if transaction is None:
+        session._end_watch(None)
         done.set_result(None)
         return done
     if session._commit is None:
@@ -75,7 +76,9 @@ async def _drivers_commit(session: TransactionalSession) -> None:
     except BaseException as exc:
         is_denied = isinstance(exc, InvalidOperation)
         attach(exc, Outcome.NOT_APPLIED if is_denied else Outcome.UNKNOWN, [])
+        session._end_watch(exc)
         raise
+    session._end_watch(None)
 
 
 class TransactionCommit:
@@ -115,7 +118,10 @@ class TransactionCommit:
         progress.under_deadline = deadline is not None
         if progress.was_sent:
             progress.repeat()
-        watch = coordinator.watchers.watch(operation or command.operation, command.namespace)
+        within = None if session is None else session._watch
+        watch = coordinator.watchers.watch(
+            operation or command.operation, command.namespace, within
+        )
         execution = coordinator.ending(command, self.lease, deadline, progress, watch)
         if self._latest is not None:
             execution.follow(self._latest)
@@ -184,6 +190,11 @@ class CommitCall(Write[None]):
         # transactions, "Unpinning"
         self._end_transaction(unpin=has_label(exc, TRANSIENT) or has_label(exc, RETRYABLE_WRITE))
         return outcome is Outcome.UNKNOWN
+
+    def _tell_end(self, exc: BaseException | None) -> None:
+        super()._tell_end(exc)
+        if self.session is not None:
+            self.session._end_watch(exc)
 
     def _end_transaction(self, *, unpin: bool = False) -> None:
         if self.session is not None:
@@ -303,5 +314,6 @@ def tell_retry(
         code_of(error),
         number,
         wait,
+        {} if session._call_watch is None else session._call_watch.notes,
     )
     session._write_path.tell(event)

@@ -13,7 +13,7 @@ from aioretry._commands.target import Target
 from aioretry._drivers.port import DocumentT
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.statements import Statement, WithoutOutcome
-from aioretry._writes.writing import Typed, WritingCollection, is_in_transaction
+from aioretry._writes.writing import Typed, WritingCollection, is_in_transaction, watch_in
 
 T = TypeVar("T")
 FoundT = TypeVar("FoundT")
@@ -82,7 +82,7 @@ class ReadingCollection(WritingCollection):
         path.under_way.admit(session)
         own = self._drivers_own
         reading = Reading(own.read_preference, own.read_concern)
-        watch = coordinator.watchers.watch(given.operation, target.namespace)
+        watch = coordinator.watchers.watch(given.operation, target.namespace, watch_in(session))
         read: Read[Any]
         if is_in_transaction(session):
             lease = path.statement_lease(session)

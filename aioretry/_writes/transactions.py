@@ -15,6 +15,8 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry._commands.error_codes import LABELS
+from aioretry._commands.transactions import DATABASE
+from aioretry._retry.monitoring import OperationWatch
 from aioretry._retry.transactions import (
     RETRY_LIMIT,
     TRANSIENT,
@@ -172,7 +174,8 @@ async def transact(
     session_per_run: bool,
 ) -> T:
     """Do what ``with_transaction`` and :func:`run_transaction` do."""
-    limit = session._write_path.deadline(validate_seconds("timeout", timeout))
+    path = session._write_path
+    limit = path.deadline(validate_seconds("timeout", timeout))
     call = TransactionCall(
         session,
         callback,
@@ -180,6 +183,7 @@ async def transact(
         TransactionRetries(random.random, under_deadline=limit is not None),
         limit or Deadline.after(RETRY_LIMIT),
         session_per_run,
+        path.watchers.watch(_TRANSACTION, DATABASE),
     )
     async with deadline(None if limit is None else limit.remaining()):
         with Whole():
@@ -198,6 +202,7 @@ class TransactionCall(Generic[T]):
         limit: When retries end.
         session_per_run: Whether each run but the first gets another session like that one, and ends
             it.
+        watch: Who is told of the call, or None.
     """
 
     session: Any
@@ -206,6 +211,7 @@ class TransactionCall(Generic[T]):
     retries: TransactionRetries
     limit: Deadline
     session_per_run: bool = False
+    watch: OperationWatch | None = None
     _has_run: bool = field(default=False, init=False)
     _was_in_doubt: bool = field(default=False, init=False)
     _has_rest: bool = field(default=False, init=False)
@@ -215,14 +221,22 @@ class TransactionCall(Generic[T]):
         """Run the callback and commit, until that is done or nothing more may be tried."""
         before, outer = self.session._commit, sys.exception()
         try:
-            return await self._run()
+            result = await self._run()
         except BaseException as exc:
             if self._has_rest and self.session.in_transaction:  # nothing is run again after all
                 with contextlib.suppress(RuntimeError):  # no event loop is running any more
                     abort_for_certain(self.session)
             doubt = self._was_in_doubt
             explain(self.session, exc, outer=outer, before=before, was_in_doubt=doubt)
+            self._end(exc)
             raise
+        self._end(None)
+        return result
+
+    def _end(self, exc: BaseException | None) -> None:
+        self.session._call_watch = None
+        if self.watch is not None:
+            self.watch.end(exc)
 
     async def _run(self) -> T:
         while True:
@@ -230,6 +244,7 @@ class TransactionCall(Generic[T]):
                 if self._has_rest and self.session.in_transaction:  # nobody has ended it since
                     leave_to_next(self.session)
                 self._has_rest = False
+                self.session._call_watch = self.watch
                 await settled(self.session.start_transaction(*self.options))
                 try:
                     with self.session._calls.runs_of(self.session).run():

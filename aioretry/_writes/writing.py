@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from aioretry._commands import bulk_arguments, single
 from aioretry._commands.target import Target
 from aioretry._drivers.port import DocumentT
+from aioretry._retry.monitoring import OperationWatch
 from aioretry._writes.bulk import BulkWrite
-from aioretry._writes.context import WritePath
+from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.group.kinds import Kind
 from aioretry._writes.group.queue import DEFAULT_BYTES, DEFAULT_DOCUMENTS, Coalescing, GroupQueue
 from aioretry._writes.single import Write
@@ -142,7 +143,7 @@ class WritingCollection:
         path, target, session = self._write_path, self._target(), self._session_of_call(session)
         coordinator = path.coordinator()
         path.under_way.admit(session)
-        watch = coordinator.watchers.watch(arguments.operation, target.namespace)
+        watch = coordinator.watchers.watch(arguments.operation, target.namespace, watch_in(session))
         write: Write[T]
         if is_in_transaction(session):
             lease = path.statement_lease(session)
@@ -157,7 +158,7 @@ class WritingCollection:
         path, target, session = self._write_path, self._target(), self._session_of_call(session)
         coordinator = path.coordinator()
         path.under_way.admit(session)
-        watch = coordinator.watchers.watch(arguments.operation, target.namespace)
+        watch = coordinator.watchers.watch(arguments.operation, target.namespace, watch_in(session))
         write: BulkWrite[T] = BulkWrite(coordinator, path.lease(session), path.deadline(), watch)
         return write.begin(arguments, target)
 
@@ -179,3 +180,9 @@ else:
 def is_in_transaction(session: Any) -> bool:
     """Tell whether a transaction is in progress on a session, if it is one."""
     return session is not None and bool(getattr(session, "in_transaction", False))
+
+
+def watch_in(session: Any) -> OperationWatch | None:
+    """Return who is told of the transaction in progress on a session, if there is one."""
+    is_part = is_in_transaction(session) and isinstance(session, TransactionalSession)
+    return session._watch if is_part else None

@@ -79,7 +79,7 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
         started = await super().start_transaction(
             read_concern, write_concern, read_preference, max_commit_time_ms
         )
-        self._commit = self._first_statement = None
+        self._begin()
         return started
 
     async def commit_transaction(self) -> None:

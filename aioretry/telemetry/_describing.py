@@ -14,14 +14,18 @@ from aioretry import (
     thread_counts,
 )
 from aioretry._faces import Client
+from aioretry.events import name_of
 
-BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0)
-"""The bounds of durations, in seconds: what the semantic conventions advise, and failovers."""
+BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+"""The bounds of durations, in seconds, that the semantic conventions advise."""
 
 WAIT_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The bounds of times that were spent waiting for a server, in seconds."""
 
 _COMMANDS: Final = {
+    "find_one": "find",
+    "count_documents": "aggregate",
+    "estimated_document_count": "estimatedDocumentCount",
     "insert_one": "insert",
     "insert_many": "insert",
     "update_one": "update",
@@ -34,6 +38,8 @@ _COMMANDS: Final = {
     "find_one_and_update": "findAndModify",
     "bulk_write": "bulkWrite",
     "commit_transaction": "commitTransaction",
+    "abort_transaction": "abortTransaction",
+    "with_transaction": "withTransaction",
 }
 
 
@@ -55,6 +61,24 @@ def outcome_of_event(event: OperationEnded) -> str:
     return event.outcome.name.lower()
 
 
+def is_first_told(event: AttemptEnded, who: object) -> bool:
+    """Tell whether an attempt's end is told for the first time, whatever operations share it.
+
+    Args:
+        event: The end.
+        who: Who is told.
+    """
+    told: set[int] = event.attempt_notes.setdefault("told", set())
+    is_first = id(who) not in told
+    told.add(id(who))
+    return is_first
+
+
+def waited_in_vain(event: AttemptEnded) -> bool:
+    """Tell whether an attempt ended because no connection was free for it in time."""
+    return event.error_class == "WaitQueueTimeoutError"
+
+
 class Clients:
     """Clients that are looked at, for as long as anybody else has them."""
 
@@ -71,9 +95,25 @@ class Clients:
         found: Counter[tuple[str, str]] = Counter()
         for client in self._all():
             for address, counts in connection_counts(client).items():
-                server = _name_of(address)
+                server = name_of(address)
                 found[server, "used"] += counts.used
                 found[server, "idle"] += counts.idle
+        return found
+
+    def most_connections(self) -> Mapping[str, int]:
+        """Return how many connections there may be, by server; where there is no limit, nothing."""
+        found: Counter[str] = Counter()
+        for client in self._all():
+            for address, counts in connection_counts(client).items():
+                found[name_of(address)] += counts.most
+        return +found
+
+    def pending(self) -> Mapping[str, int]:
+        """Return how many attempts wait for a connection, by all servers that their client has."""
+        found: Counter[str] = Counter()
+        for client in self._all():
+            servers = ",".join(sorted(map(name_of, connection_counts(client))))
+            found[servers] += thread_counts(client).queued
         return found
 
     def threads(self) -> Mapping[str, int]:
@@ -94,10 +134,3 @@ class Clients:
         # Another thread may ask, and so they may come and go meanwhile.
         clients = [reference() for reference in self._clients.valuerefs()]
         return [client for client in clients if client is not None]
-
-
-def _name_of(address: tuple[str, int | None]) -> str:
-    host, port = address
-    if port is None:  # the path of a socket
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

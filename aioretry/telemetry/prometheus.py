@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable
 
-from aioretry import Event, OperationEnded, RetryScheduled
+from aioretry import AttemptEnded, Event, OperationEnded, RetryScheduled
 from aioretry._faces import Client
+from aioretry.events import name_of
 from aioretry.telemetry._describing import (
     BUCKETS,
     WAIT_BUCKETS,
     Clients,
+    is_first_told,
     outcome_of_event,
     reason_of,
+    waited_in_vain,
 )
 
 try:
@@ -55,7 +58,7 @@ class PrometheusHook:
             "aioretry_operation_duration_seconds",
             "How long writes took, by outcome.",
             (*_WHERE, "outcome"),
-            buckets=BUCKETS,
+            buckets=(*BUCKETS, 30.0, 60.0),  # and failovers
             registry=registry,
         )
         self._operations = Counter(
@@ -77,12 +80,30 @@ class PrometheusHook:
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
+        self._connection_waits = Histogram(
+            "aioretry_connection_wait_seconds",
+            "How long attempts waited for a connection.",
+            ("server",),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._connection_timeouts = Counter(
+            "aioretry_connection_timeouts_total",
+            "Attempts for which no connection was free in time.",
+            registry=registry,
+        )
         self._clients = Clients()
         registry.register(_Pools(self._clients))
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
         match event:
+            case AttemptEnded() if is_first_told(event, self):
+                waited, server = event.command.connection_wait, event.address
+                if waited is not None and server is not None:
+                    self._connection_waits.labels(name_of(server)).observe(waited)
+                if waited_in_vain(event):
+                    self._connection_timeouts.inc()
             case OperationEnded():
                 where = self._where(event)
                 outcome = outcome_of_event(event)
@@ -119,19 +140,24 @@ class _Pools(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return the gauges with their figures of now."""
-        connections, threads, queued = _gauges()
+        connections, most, threads, queued = _gauges()
+        for server, count in self._clients.most_connections().items():
+            most.add_metric([server], count)
         for labels, count in self._clients.connections().items():
             connections.add_metric(labels, count)
         for state, count in self._clients.threads().items():
             threads.add_metric([state], count)
         queued.add_metric([], self._clients.queued())
-        return connections, threads, queued
+        return connections, most, threads, queued
 
 
-def _gauges() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+def _gauges() -> tuple[GaugeMetricFamily, ...]:
     return (
         GaugeMetricFamily(
             "aioretry_connections", "Connections, by server and state.", labels=["server", "state"]
+        ),
+        GaugeMetricFamily(
+            "aioretry_connections_max", "Connections that there may be.", labels=["server"]
         ),
         GaugeMetricFamily(
             "aioretry_threads", "Threads that carry attempts, by state.", labels=["state"]

@@ -11,6 +11,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from aioretry import (
+    AttemptBegan,
     AttemptEnded,
     DeadlineExceeded,
     OperationBegan,
@@ -47,10 +48,17 @@ def kinds(events):
 
 
 def require_whole(events):
-    """Each operation begins once, ends once and last, and its attempts are counted."""
+    """Each operation begins once, ends once and last, and its attempts are counted.
+
+    The stories are without the beginnings of attempts.
+    """
     stories = {}
+    begun = [id(event.attempt_notes) for event in events if isinstance(event, AttemptBegan)]
     for event in events:
-        stories.setdefault(id(event.notes), []).append(event)
+        if isinstance(event, AttemptEnded) and event.sent:
+            assert id(event.attempt_notes) in begun
+        if not isinstance(event, AttemptBegan):
+            stories.setdefault(id(event.notes), []).append(event)
     for story in stories.values():
         assert isinstance(story[0], OperationBegan)
         assert isinstance(story[-1], OperationEnded)
@@ -346,7 +354,7 @@ class TestHooks:
             with replica_set.faults.drop_reply("insert", namespace=mine.full_name):
                 await mine.insert_one({})
         assert ["RetryScheduled"] == kinds(retries)
-        assert 5 == len(events)
+        assert 7 == len(events)
 
     async def test_notes_end_with_the_operation(self, replica_set, collection, client_class):
         """What a hook keeps about an operation lives no longer than that."""

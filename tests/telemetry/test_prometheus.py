@@ -3,11 +3,10 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, WaitQueueTimeoutError
 
 from aioretry import connection_counts, deadline
 from aioretry.events import name_of
-from aioretry.telemetry._describing import _name_of
 from aioretry.telemetry.prometheus import PrometheusHook
 
 SECRET = "hush-hush"
@@ -89,6 +88,25 @@ async def test_connections_and_threads(measured, registry):
     states = {"busy", "idle", "abandoned"}
     assert all(key("aioretry_threads", state=state) in read for state in states)
     assert 0 == read[key("aioretry_queued_attempts")]
+    most = {value for (name, _), value in read.items() if name == "aioretry_connections_max"}
+    waited = [
+        v for (name, _), v in read.items() if name == "aioretry_connection_wait_seconds_count"
+    ]
+    assert ({100}, [1]) == (most, waited)
+
+
+async def test_no_connection_in_time(replica_set, collection, registry, hook, client_class):
+    """An attempt for which none was free is counted, and has not waited with success."""
+    options = {"maxPoolSize": 1, "waitQueueTimeoutMS": 50, "retryWrites": False}
+    async with client_class(replica_set.uri, hooks=[hook], **options) as client:
+        mine = client[collection.database.name][collection.name]
+        async with replica_set.faults.hang("insert", namespace=mine.full_name) as hang:
+            first = mine.insert_one({})
+            await hang.wait_until_fired()
+            with pytest.raises(WaitQueueTimeoutError):
+                await mine.insert_one({})
+            assert 1 == samples(registry)[key("aioretry_connection_timeouts_total")]
+        await first
 
 
 async def test_two_clients_of_one_deployment(
@@ -110,9 +128,9 @@ async def test_two_clients_of_one_deployment(
 
 def test_addresses():
     """They are told as connection strings have them."""
-    assert "db1:27017" == _name_of(("db1", 27017))
-    assert "[::1]:27017" == name_of(("::1", 27017)) == _name_of(("::1", 27017))
-    assert "/tmp/db.sock" == name_of(("/tmp/db.sock", None)) == _name_of(("/tmp/db.sock", None))
+    assert "db1:27017" == name_of(("db1", 27017))
+    assert "[::1]:27017" == name_of(("::1", 27017))
+    assert "/tmp/db.sock" == name_of(("/tmp/db.sock", None))
 
 
 async def test_labels_of_ones_own(replica_set, collection, client_class):

@@ -252,6 +252,8 @@ class LoopAttempt:
         if call.deadline is not None or connection.opts.socket_timeout:
             self._limit(body, connection)
         request_id, data = self._encode(body, connection)
+        if call.is_watched:
+            self._steps.note(call, body, connection, self._loop.time())
         if self._steps.listening.are_any:
             self._shown = self._steps.listening.show(call, body, connection, request_id)
         if call.deadline is not None and call.deadline.is_over:  # a large one takes its time

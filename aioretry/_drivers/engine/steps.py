@@ -23,6 +23,7 @@ from aioretry._drivers.port import (
     Failed,
     NoServer,
     NotTried,
+    Sending,
     ServerKind,
     ServerSession,
     ServerView,
@@ -129,6 +130,17 @@ class Steps:
         # Not before: a second attempt must not prepare or number the command at the same time.
         call.is_waiting = True
         return body
+
+    def note(self, call: AttemptCall, body: Mapping[str, Any], connection: Any, at: float) -> None:
+        """Say what is sent, for whoever watches.
+
+        Args:
+            call: The attempt.
+            body: The command, to which its session may add something still.
+            connection: PyMongo's connection.
+            at: What the event loop's clock says.
+        """
+        call.sending = Sending(body, connection.id, connection.server_connection_id, at)
 
     def hear(self, reply: Mapping[str, Any]) -> None:
         """Have PyMongo learn the cluster's time from a reply."""

@@ -154,7 +154,9 @@ def connection_counts(delegate: Any) -> Mapping[Address, ConnectionCounts]:
         delegate: The client.
     """
     return {
-        address: ConnectionCounts(pool.active_sockets, len(pool.conns))
+        address: ConnectionCounts(
+            pool.active_sockets, len(pool.conns), pool.opts.max_pool_size or 0
+        )
         for address, pool in pools_of(delegate)
     }
 

@@ -133,6 +133,8 @@ class ThreadAttempt(Job):
         try:
             if not self._call.token.begin_sending():
                 return None
+            if self._call.is_watched:
+                self._steps.note(self._call, body, connection, self._entry.loop.time())
             with (
                 shown_as(self._call.operation_id),
                 admitting(connection, command, self._call.deadline),

@@ -166,6 +166,8 @@ class TaskAttempt(TaskJob):
         command = self._call.command
         if not self._call.token.begin_sending():
             return None
+        if self._call.is_watched:
+            self._steps.note(self._call, body, connection, self._entry.loop.time())
         try:
             with (
                 shown_as(self._call.operation_id),

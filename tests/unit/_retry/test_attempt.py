@@ -102,6 +102,7 @@ class Stage:
         self.labels = []
         self.abandoned = []
         self.ends_itself = False
+        self.began = None
         self.session = Session()
         self.server = ServerView(A, kind, 17, True, None, 0.0, LIMITS, lambda: 0, object())
 
@@ -146,7 +147,11 @@ class Stage:
         self.log.append("place")
 
     # As the watch.
-    def end_attempt(self, attempt, number):
+    def begin_attempt(self, command, number, attempt_notes):
+        self.began = command, number
+
+    def end_attempt(self, attempt, number, command, attempt_notes):
+        assert self.began in (None, (command.name, number))
         self.log.append((attempt, number))
 
     # As the receiver.

@@ -295,7 +295,7 @@ async def test_no_server_until_a_timer_that_is_early():
     driver = Driver()
     driver.set_servers()
     with pytest.raises(DeadlineExceeded, match="nothing was sent") as caught:
-        await begin(driver, sst=30, deadline=Deadline.after(0.02, slow_clock))
+        await begin(driver, sst=30, deadline=Deadline.after(0.2, slow_clock))
     assert isinstance(caught.value.__cause__, ServerSelectionTimeoutError)
 
 

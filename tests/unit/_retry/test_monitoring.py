@@ -9,12 +9,20 @@ from pymongo.results import BulkWriteResult
 from aioretry import Attempt, Outcome
 from aioretry._retry.monitoring import OperationWatch, SharedWatch, Watchers
 from aioretry.errors import PartialResult, attach
-from aioretry.events import AttemptEnded, OperationBegan, OperationEnded, every_event
+from aioretry.events import (
+    AttemptBegan,
+    AttemptEnded,
+    OperationBegan,
+    OperationEnded,
+    SentCommand,
+    every_event,
+)
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 OK = Attempt(("a", 1), 0.0, 0.5, True, None, {"ok": 1})
 FAILED = Attempt(("b", 2), 0.0, 0.25, True, OperationFailure("no", 91))
 UNSENT = Attempt(None, 0.0, 0.0, False, AutoReconnect("it broke"))
+INSERT = SentCommand("insert", 3)
 
 
 def watch(*hooks):
@@ -64,37 +72,72 @@ class TestAttempts:
     def test_one(self, attempt, error_class, code):
         """It is told as it is recorded, under the number that it is given."""
         found, events = watch()
-        found.end_attempt(attempt, 3)
+        found.end_attempt(attempt, 3, INSERT, {})
         told = attempt.address, 3, attempt.duration, attempt.sent, error_class, code
-        assert AttemptEnded("insert_one", "db.c", *told, 0.0, {}) == events[-1]
+        assert AttemptEnded("insert_one", "db.c", *told, 0.0, INSERT, {}, {}) == events[-1]
 
     def test_waits(self):
         """Each tells how long it was waited for since the one before, and the end tells all."""
         found, events = watch()
         found.add_wait(1.0)
         found.add_wait(2.0)
-        found.end_attempt(FAILED, 1)
-        found.end_attempt(FAILED, 2)
+        found.end_attempt(FAILED, 1, INSERT, {})
+        found.end_attempt(FAILED, 2, INSERT, {})
         found.add_wait(4.0)
-        found.end_attempt(OK, 3)
+        found.end_attempt(OK, 3, INSERT, {})
         found.add_wait(8.0)
         found.end(None)
         assert [3.0, 0.0, 4.0, 15.0] == [event.server_wait for event in events[1:]]
+
+    def test_a_beginning(self):
+        """It is told with the notes of the attempt, which another one does not have."""
+        found, events = watch()
+        found.begin_attempt("insert", 1, {"mine": 1})
+        event = events[-1]
+        assert AttemptBegan("insert_one", "db.c", "insert", 1, (), {}, {}) == event
+        assert ({"mine": 1}, ()) == (event.attempt_notes, event.sharing)
+
+    def test_what_was_sent(self):
+        """The end tells the latest server, and how many statements were sent, none twice."""
+        found, events = watch()
+        found.end_attempt(FAILED, 1, SentCommand("insert", 1), {})  # nothing was prepared
+        found.end_attempt(FAILED, 2, INSERT, {})
+        found.end_attempt(OK, 3, INSERT, {})
+        found.end_attempt(OK, 1, SentCommand("insert", 2), {})  # of the next command
+        found.end(None)
+        assert (("a", 1), 5) == (events[-1].address, events[-1].sent_statements)
 
     def test_after_the_end(self):
         """What lands late is told to nobody."""
         found, events = watch()
         found.end(None)
-        found.end_attempt(OK, 1)
+        found.end_attempt(OK, 1, INSERT, {})
         assert [OperationBegan, OperationEnded] == list(map(type, events))
 
     def test_they_share_their_notes(self):
         """All events of an operation have the same ones, and another operation has its own."""
         found, events = watch()
-        found.end_attempt(OK, 1)
+        found.end_attempt(OK, 1, INSERT, {})
         found.end(None)
         assert {id(found.notes)} == {id(event.notes) for event in events}
         assert found.notes is not watch()[0].notes
+
+
+class TestTransactions:
+    def test_within(self):
+        """A part of a transaction is told with the transaction's notes."""
+        events = []
+        watchers = Watchers((every_event(events.append),))
+        outer = watchers.watch("transaction", "admin")
+        outer.notes["x"] = 1
+        watchers.watch("insert_one", "db.c", outer)
+        assert [None, {"x": 1}] == [event.within for event in events]
+
+    def test_aborted(self):
+        """It is told to be not applied, though nothing was raised."""
+        found, events = watch()
+        found.end(None, NOT_APPLIED)
+        assert (NOT_APPLIED, None) == (events[-1].outcome, events[-1].error_class)
 
 
 class TestEnd:
@@ -109,8 +152,8 @@ class TestEnd:
         """It tells how many attempts there were of all commands, and how long it took."""
         monkeypatch.setattr(time, "monotonic", lambda: 10.0)
         found, events = watch()
-        found.end_attempt(OK, 1)
-        found.end_attempt(OK, 1)  # of the next command
+        found.end_attempt(OK, 1, INSERT, {})
+        found.end_attempt(OK, 1, INSERT, {})  # of the next command
         monkeypatch.setattr(time, "monotonic", lambda: 12.5)
         found.end(None)
         event = events[-1]
@@ -130,7 +173,7 @@ class TestEnd:
         if reported is not None:
             attach(error, reported, [])
         if tried:
-            found.end_attempt(UNSENT, 1)
+            found.end_attempt(UNSENT, 1, INSERT, {})
         found.end(error)
         expected = reported or (UNKNOWN if tried else NOT_APPLIED)
         assert (expected, "KeyError") == (events[-1].outcome, events[-1].error_class)
@@ -178,11 +221,25 @@ def test_a_shared_command():
     shared.add_wait(1.0)
     sharing.remove(second)
     shared.add_wait(2.0)
-    shared.end_attempt(OK, 2)
+    shared.end_attempt(OK, 2, INSERT, {})
     sharing.append(second)
-    shared.end_attempt(FAILED, 3)
+    shared.end_attempt(FAILED, 3, INSERT, {})
     shared.end(None)
     assert [(2, 3.0), (3, 0.0)] == [(each.attempt, each.server_wait) for each in firsts[1:]]
     assert [(3, 1.0)] == [(each.attempt, each.server_wait) for each in seconds[1:]]
     shared.notes["x"] = 1
     assert ({}, {}, {}) == (shared.notes, first.notes, second.notes)
+
+
+def test_a_shared_beginning():
+    """The first is told, with the notes of the others; with nobody left, nobody is."""
+    (first, firsts), (second, seconds) = watch(), watch()
+    second.notes["x"] = 1
+    sharing = [first, second]
+    shared = SharedWatch(lambda: sharing)
+    shared.begin_attempt("insert", 1, {})
+    assert [{"x": 1}] == firsts[-1].sharing
+    assert [OperationBegan] == list(map(type, seconds))
+    sharing.clear()
+    shared.begin_attempt("insert", 2, {})
+    assert 2 == len(firsts)

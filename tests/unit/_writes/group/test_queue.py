@@ -774,7 +774,7 @@ class TestEnds:
     async def test_a_deadline_among_the_failures(self, driver, make):
         """Whoever leaves after an attempt failed is told of its error."""
         queue = make()
-        near, far = Deadline.after(0.05), Deadline.after(60)
+        near, far = Deadline.after(0.5), Deadline.after(60)
         inserts = [queue.insert({"_id": n}, each) for n, each in enumerate([near, far])]
         (await launched(driver)).prepare().fail(AutoReconnect("lost"))
         second = (await launched(driver, 2)).prepare()

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol, TypeAlias, cast
-from uuid import UUID
 
 from aioretry.errors import Outcome
 
@@ -88,8 +87,8 @@ class SentCommand:
     statements: int = 1
     """How many statements it has."""
 
-    session_id: UUID | None = None
-    """The ``lsid`` that it carries."""
+    session_id: str | None = None
+    """The ``lsid`` that it carries, a UUID."""
 
     transaction_number: int | None = None
     """The ``txnNumber`` that it carries."""
@@ -104,7 +103,7 @@ class SentCommand:
     """How long it waited for a connection, in seconds; None if it got none."""
 
     document: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
-    """Returns what is sent, as command listeners are shown it: it holds what the user gave."""
+    """Returns what is sent, as command listeners are shown it, with what the user gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ class AttemptEnded:
     """What was sent, or was to be sent."""
 
     attempt_notes: dict[Any, Any] = field(repr=False, compare=False)
-    """What hooks keep about the attempt: the same for all operations that travel in it."""
+    """What hooks keep about the attempt, the same for all operations that travel in it."""
 
     notes: dict[Any, Any] = field(repr=False, compare=False)
     """What hooks keep about the operation."""

@@ -468,7 +468,7 @@ class PendingAttempt:
         return SentCommand(
             command.name,
             command.statement_count,
-            None if session_id is None else UUID(bytes=bytes(session_id["id"])),
+            None if session_id is None else str(UUID(bytes=bytes(session_id["id"]))),
             None if number is None else int(number),
             sending.connection_id,
             sending.server_connection_id,

@@ -392,7 +392,7 @@ def _attributes(event: OperationBegan | RetryScheduled | OperationEnded) -> Attr
 
 def _sent(command: SentCommand) -> Attributes:
     known = {
-        "db.mongodb.lsid": None if command.session_id is None else str(command.session_id),
+        "db.mongodb.lsid": command.session_id,
         "db.mongodb.txn_number": command.transaction_number,
         "db.mongodb.driver_connection_id": command.connection_id,
         "db.mongodb.server_connection_id": command.server_connection_id,

@@ -11,6 +11,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry._drivers import motor
 from aioretry._drivers.motor import AsyncIOMotorClientSession
+from aioretry._retry.monitoring import TransactionWatch
 from aioretry._writes.aborts import abort, time_for_abort
 from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.transactions import commit_in_time, run_transaction, transact
@@ -32,6 +33,7 @@ class RetryMotorClientSession(TransactionalSession, AsyncIOMotorClientSession):
     def __init__(self, delegate: Any, motor_client: Any) -> None:
         super().__init__(delegate, motor_client)
         self._write_path: WritePath = motor_client._write_path
+        self._watch = TransactionWatch(self._write_path.watchers)
 
     async def with_transaction(
         self,

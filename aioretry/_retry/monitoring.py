@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from pymongo.errors import BulkWriteError
 
+from aioretry._commands.transactions import DATABASE
 from aioretry._retry.verdict import code_of
 from aioretry.errors import Attempt, Outcome, partial_result_of, report_of
 from aioretry.events import (
@@ -220,6 +221,33 @@ class OperationWatch:
         if report is not None:
             return report.outcome or Outcome.NOT_APPLIED  # that of what has none of its own
         return Outcome.UNKNOWN if self._attempts else Outcome.NOT_APPLIED
+
+
+class TransactionWatch:
+    """Tells hooks of the transactions of one session, one after the other.
+
+    Args:
+        watchers: Whoever wants to know.
+    """
+
+    __slots__ = ("_watchers", "call", "latest")
+
+    def __init__(self, watchers: Watchers) -> None:
+        self._watchers = watchers
+        self.call: OperationWatch | None = None
+        """That of the call of ``with_transaction`` that is under way; None if there is none."""
+
+        self.latest: OperationWatch | None = None
+        """That of the latest transaction; None if nobody wants to know."""
+
+    def begin(self) -> None:
+        """Tell that a transaction was started."""
+        self.latest = self._watchers.watch("transaction", DATABASE, self.call)
+
+    def end(self, exc: BaseException | None) -> None:
+        """Tell of the end of the latest one, if nobody has."""
+        if self.latest is not None:
+            self.latest.end(exc)
 
 
 class SharedWatch:

@@ -63,7 +63,7 @@ async def abort(
         runs_again: Whether another transaction is to be begun in the session. That ends what may
             begin this one still, which is in progress until :func:`leave_to_next` is called.
     """
-    watch = session._watch
+    watch = session._watch.latest
     try:
         await _abort(session, seconds, runs_again=runs_again)
     finally:
@@ -105,7 +105,7 @@ async def _abort_once(
     session: TransactionalSession, transaction: Any, deadline: Deadline | None, *, runs_again: bool
 ) -> None:
     try:
-        await _begin(session, session, deadline, session._watch)
+        await _begin(session, session, deadline, session._watch.latest)
     except asyncio.CancelledError as exc:
         abort_for_certain(session)
         leave_to_context(exc)
@@ -171,7 +171,7 @@ class Aborting:
 
     def __init__(self, session: TransactionalSession) -> None:
         self._session = session
-        self._watch = session._watch
+        self._watch = session._watch.latest
         self._calls, self._path = session._calls, session._write_path
         self._own = self._calls.take_transaction(session)
         self._loop = asyncio.get_running_loop()

@@ -61,7 +61,7 @@ def commit(session: TransactionalSession) -> asyncio.Future[None]:
         done.set_exception(exc)
         return done
     if transaction is None:
-        session._end_watch(None)
+        session._watch.end(None)
         done.set_result(None)
         return done
     if session._commit is None:
@@ -76,9 +76,9 @@ async def _drivers_commit(session: TransactionalSession) -> None:
     except BaseException as exc:
         is_denied = isinstance(exc, InvalidOperation)
         attach(exc, Outcome.NOT_APPLIED if is_denied else Outcome.UNKNOWN, [])
-        session._end_watch(exc)
+        session._watch.end(exc)
         raise
-    session._end_watch(None)
+    session._watch.end(None)
 
 
 class TransactionCommit:
@@ -118,7 +118,7 @@ class TransactionCommit:
         progress.under_deadline = deadline is not None
         if progress.was_sent:
             progress.repeat()
-        within = None if session is None else session._watch
+        within = None if session is None else session._watch.latest
         watch = coordinator.watchers.watch(
             operation or command.operation, command.namespace, within
         )
@@ -194,7 +194,7 @@ class CommitCall(Write[None]):
     def _tell_end(self, exc: BaseException | None) -> None:
         super()._tell_end(exc)
         if self.session is not None:
-            self.session._end_watch(exc)
+            self.session._watch.end(exc)
 
     def _end_transaction(self, *, unpin: bool = False) -> None:
         if self.session is not None:
@@ -314,6 +314,6 @@ def tell_retry(
         code_of(error),
         number,
         wait,
-        {} if session._call_watch is None else session._call_watch.notes,
+        {} if session._watch.call is None else session._watch.call.notes,
     )
     session._write_path.tell(event)

@@ -13,7 +13,6 @@ import anyio
 from bson.binary import Binary
 from pymongo.errors import InvalidOperation
 
-from aioretry._commands.transactions import DATABASE
 from aioretry._drivers.port import (
     Address,
     ConnectionCounts,
@@ -23,7 +22,7 @@ from aioretry._drivers.port import (
     ThreadCounts,
 )
 from aioretry._retry.loop import Coordinator
-from aioretry._retry.monitoring import OperationWatch, Watchers
+from aioretry._retry.monitoring import TransactionWatch, Watchers
 from aioretry._retry.sessions import (
     EndingLease,
     LastingLease,
@@ -32,11 +31,8 @@ from aioretry._retry.sessions import (
 )
 from aioretry._writes.under_way import UnderWay
 from aioretry.deadlines import Deadline, detached, nearest, validate_seconds
-from aioretry.errors import Outcome, refusal
+from aioretry.errors import refusal
 from aioretry.events import Hook, RetryScheduled, log_retries, publish
-
-TRANSACTION = "transaction"
-"""What hooks know a transaction as, from its start to its commit or abort."""
 
 CLOSE_TIMEOUT = 2.0
 """How long a command that was sent may wait for its answer when the client is closed."""
@@ -78,11 +74,8 @@ class TransactionalSession:
     _first_statement: Any = None
     """A weak reference to the statement that begins the latest transaction; None before that."""
 
-    _watch: OperationWatch | None = None
-    """Who is told of its latest transaction; None if nobody wants to know."""
-
-    _call_watch: OperationWatch | None = None
-    """Who is told of the call of ``with_transaction`` that is under way; None if there is none."""
+    _watch = TransactionWatch(Watchers(()))
+    """Who is told of its transactions."""
 
     def _require_may_start(self) -> None:
         self._calls.runs_of(self).require()
@@ -91,13 +84,7 @@ class TransactionalSession:
     def _begin(self) -> None:
         """Take note that a transaction was started."""
         self._commit = self._first_statement = None
-        watchers = self._write_path.watchers
-        self._watch = watchers.watch(TRANSACTION, DATABASE, self._call_watch)
-
-    def _end_watch(self, exc: BaseException | None, outcome: Outcome | None = None) -> None:
-        """Tell of the end of the latest transaction, if nobody has."""
-        if self._watch is not None:
-            self._watch.end(exc, outcome)
+        self._watch.begin()
 
     def _require_may_end(self) -> None:
         self._calls.runs_of(self).require()

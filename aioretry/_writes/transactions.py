@@ -234,7 +234,7 @@ class TransactionCall(Generic[T]):
         return result
 
     def _end(self, exc: BaseException | None) -> None:
-        self.session._call_watch = None
+        self.session._watch.call = None
         if self.watch is not None:
             self.watch.end(exc)
 
@@ -244,7 +244,7 @@ class TransactionCall(Generic[T]):
                 if self._has_rest and self.session.in_transaction:  # nobody has ended it since
                     leave_to_next(self.session)
                 self._has_rest = False
-                self.session._call_watch = self.watch
+                self.session._watch.call = self.watch
                 await settled(self.session.start_transaction(*self.options))
                 try:
                     with self.session._calls.runs_of(self.session).run():

@@ -185,4 +185,4 @@ def is_in_transaction(session: Any) -> bool:
 def watch_in(session: Any) -> OperationWatch | None:
     """Return who is told of the transaction in progress on a session, if there is one."""
     is_part = is_in_transaction(session) and isinstance(session, TransactionalSession)
-    return session._watch if is_part else None
+    return session._watch.latest if is_part else None

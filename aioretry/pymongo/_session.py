@@ -10,6 +10,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry._drivers import pymongo_async
 from aioretry._drivers.pymongo_async import AsyncClientSession
+from aioretry._retry.monitoring import TransactionWatch
 from aioretry._writes.aborts import abort, time_for_abort
 from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.transactions import commit_in_time, transact
@@ -29,6 +30,7 @@ class AsyncRetryClientSession(TransactionalSession, AsyncClientSession):
     def __init__(self, client: Any, *args: Any) -> None:
         super().__init__(client, *args)
         self._write_path: WritePath = client._write_path
+        self._watch = TransactionWatch(self._write_path.watchers)
 
     async def with_transaction(
         self,

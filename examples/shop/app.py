@@ -9,7 +9,6 @@ from pydantic import BaseModel, Field
 from aioretry import RetryMotorClientSession, RetryMotorDatabase
 from aioretry.fastapi import (
     CallerKey,
-    Client,
     DeadlineMiddleware,
     ProbesMiddleware,
     ProblemError,
@@ -98,9 +97,3 @@ async def post_ticket(event: str, shop: Shop, key: Key) -> Ticket:
             {"_id": event}, {"$inc": {"tickets": 1}}, upsert=True, return_document=True
         )
     return Ticket(event=event, number=after["tickets"])
-
-
-@app.get("/health")
-async def health(client: Client) -> dict[str, str]:
-    await client.admin.command("ping")
-    return {"status": "ok"}

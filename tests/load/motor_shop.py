@@ -81,7 +81,7 @@ async def post_order(
     return {"id": str(placed["_id"]), **wanted.model_dump()}
 
 
-@app.get("/health")
-async def health(shop: Shop) -> dict[str, str]:
+@app.get("/readyz")
+async def ready(shop: Shop) -> dict[str, str]:
     await shop.command("ping")
     return {"status": "ok"}

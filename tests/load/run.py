@@ -130,11 +130,11 @@ _SECRET = secrets.token_hex(32)
 
 
 async def _prepare(urls: list[str], started: list[Process]) -> None:
-    """Wait until all processes answer, and fill the shelves."""
+    """Wait until all processes are ready, and fill the shelves."""
     async with aiohttp.ClientSession() as session:
         for url, process in zip(urls, started, strict=True):
             async with asyncio.timeout(PATIENCE):
-                while not await answers(session, f"{url}/health"):
+                while not await answers(session, f"{url}/readyz"):
                     assert not process.has_ended, process.log
                     await asyncio.sleep(0.05)
         limit = asyncio.Semaphore(_AT_ONCE)

@@ -27,12 +27,12 @@ def process(*arguments: str, **environment: str) -> Iterator[None]:
 
 
 async def answers(clients: Sequence[httpx.AsyncClient]) -> None:
-    """Wait until all services answer."""
+    """Wait until all services are ready."""
     with anyio.fail_after(120):
         for client in clients:
             while True:
                 try:
-                    (await client.get("/health")).raise_for_status()
+                    (await client.get("/readyz")).raise_for_status()
                 except (httpx.TransportError, httpx.HTTPStatusError):
                     await anyio.sleep(0.1)
                 else:

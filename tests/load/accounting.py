@@ -22,6 +22,9 @@ class Answer:
     text: str = ""
     """What it says, if it is no success."""
 
+    service: str = ""
+    """The URL of the process that was asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Complaint:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,25 +89,25 @@ async def run(side: Side, options: Options, say: Say) -> Result:
         async with AsyncExitStack() as stack:
             ports = [free_port() for _ in range(options.processes)]
             started = [
-                await stack.enter_async_context(_service(side, options, servers.uri, port))
+                await stack.enter_async_context(service(side, options.folder, servers.uri, port))
                 for port in ports
             ]
             urls = [f"http://127.0.0.1:{port}" for port in ports]
             await _prepare(urls, started)
-            told = Told()
+            await fill(urls[0], STOCK)
+            told = Told(closes=options.seconds)
             shopping = Shopping(
                 urls,
                 options.connections,
-                options.seconds,
                 options.settle,
-                options.deadline,
+                [options.deadline],
                 tuple(STOCK),
             )
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(shopping.run(told))
                 tasks.create_task(_break(servers, options, told, say))
         await servers.heal()
-        stored, stock = await asyncio.to_thread(_read, servers.uri)
+        stored, stock = await asyncio.to_thread(read, servers.uri)
     figures = figures_of(
         told.answers, seconds=options.seconds, deadline=options.deadline, grace=options.grace
     )
@@ -115,12 +115,23 @@ async def run(side: Side, options: Options, say: Say) -> Result:
     return Result(side.name, figures, books)
 
 
-def _service(side: Side, options: Options, uri: str, port: int) -> Any:
+def service(
+    side: Side, folder: Path, uri: str, port: int, *flags: str
+) -> AbstractAsyncContextManager[Process]:
+    """Run a process of a service.
+
+    Args:
+        side: The service.
+        folder: For what it prints and logs.
+        uri: Of the servers.
+        port: Where it listens.
+        flags: What else uvicorn is told; else it has no access log.
+    """
     return running(
-        options.folder,
+        folder,
         *("-m", "uvicorn", side.app, "--port", str(port)),
         # Else it closes connections that clients are just about to use.
-        *("--timeout-keep-alive", "300", "--no-access-log"),
+        *("--timeout-keep-alive", "300", *(flags or ["--no-access-log"])),
         MONGODB_URI=uri,
         SHOP_SECRET=_SECRET,
     )
@@ -130,24 +141,29 @@ _SECRET = secrets.token_hex(32)
 
 
 async def _prepare(urls: list[str], started: list[Process]) -> None:
-    """Wait until all processes are ready, and fill the shelves."""
+    """Wait until all processes are ready."""
     async with aiohttp.ClientSession() as session:
         for url, process in zip(urls, started, strict=True):
             async with asyncio.timeout(PATIENCE):
                 while not await answers(session, f"{url}/readyz"):
                     assert not process.has_ended, process.log
                     await asyncio.sleep(0.05)
+
+
+async def fill(url: str, stock: Mapping[str, int]) -> None:
+    """Have a service fill the shelves."""
+    async with aiohttp.ClientSession() as session:
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def put(sku: str, quantity: int) -> None:
             async with (
                 limit,
-                session.put(f"{urls[0]}/stock/{sku}", json={"quantity": quantity}) as response,
+                session.put(f"{url}/stock/{sku}", json={"quantity": quantity}) as response,
             ):
                 response.raise_for_status()
 
         async with asyncio.TaskGroup() as tasks:
-            for sku, quantity in STOCK.items():
+            for sku, quantity in stock.items():
                 tasks.create_task(put(sku, quantity))
 
 
@@ -171,7 +187,7 @@ async def _break(servers: ReplicaSet, options: Options, told: Told, say: Say) ->
     say(f"{told.now:6.1f} s: it goes on (SIGCONT)")
 
 
-def _read(uri: str) -> tuple[list[Stored], Mapping[str, int]]:
+def read(uri: str) -> tuple[list[Stored], Mapping[str, int]]:
     """Read all orders and the stock, as the majority has them."""
     client: MongoClient[dict[str, Any]] = MongoClient(uri, readConcernLevel="majority")
     with client:

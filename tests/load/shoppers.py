@@ -1,14 +1,17 @@
 """The clients of a load run: each places one order after the other, until it is accepted."""
 
 import asyncio
+import math
 import random
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import aiohttp
 
+from tests.examples.services import Count
 from tests.load.accounting import Answer, Asked, is_success
 
 _PAUSE = 0.25  # before a request is repeated, in seconds
@@ -23,6 +26,9 @@ class Told:
     started: float = field(default_factory=time.monotonic)
     asked: list[Asked] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
+    accepted: Count = field(default_factory=Count)
+    closes: float = math.inf
+    """When no new orders are placed any more, in seconds since the run began."""
 
     @property
     def now(self) -> float:
@@ -35,19 +41,17 @@ class Shopping:
     """How clients behave.
 
     Attributes:
-        services: The URLs of the service's processes.
+        services: The URLs of the service's processes; it may change meanwhile.
         connections: How many clients there are, and connections at most.
-        seconds: How long they place new orders.
         settle: How long they go on repeating requests after that, in seconds.
-        deadline: The seconds that each request asks for.
+        deadlines: The seconds that requests ask for; each client has its own.
         skus: What they order.
     """
 
     services: Sequence[str]
     connections: int
-    seconds: float
     settle: float
-    deadline: float
+    deadlines: Sequence[float]
     skus: Sequence[str]
 
     async def run(self, told: Told) -> None:
@@ -56,49 +60,72 @@ class Shopping:
         timeout = aiohttp.ClientTimeout(total=_LONGEST)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             async with asyncio.TaskGroup() as clients:
-                for _ in range(self.connections):
-                    clients.create_task(self._client(session, told))
+                for number in range(self.connections):
+                    deadline = self.deadlines[number % len(self.deadlines)]
+                    clients.create_task(self._client(session, told, deadline))
 
-    async def _client(self, session: aiohttp.ClientSession, told: Told) -> None:
-        while told.now < self.seconds:
+    async def _client(self, session: aiohttp.ClientSession, told: Told, deadline: float) -> None:
+        while told.now < told.closes:
             order = Asked(uuid.uuid4().hex, random.choice(self.skus), quantity=random.randint(1, 3))
             told.asked.append(order)
-            await self._until_decided(session, told, order)
+            await self._until_decided(session, told, order, deadline)
             if order.ids and random.random() < _SENT_AGAIN:
-                await self._send(session, told, order)
+                await self._send(session, told, order, deadline)
 
     async def _until_decided(
-        self, session: aiohttp.ClientSession, told: Told, order: Asked
+        self, session: aiohttp.ClientSession, told: Told, order: Asked, deadline: float
     ) -> None:
         while True:
-            pause = await self._send(session, told, order)
-            if pause is None or told.now > self.seconds + self.settle:
+            pause = await self._send(session, told, order, deadline)
+            if pause is None or told.now > told.closes + self.settle:
                 return
             await asyncio.sleep(pause)
 
-    async def _send(self, session: aiohttp.ClientSession, told: Told, order: Asked) -> float | None:
+    async def _send(
+        self, session: aiohttp.ClientSession, told: Told, order: Asked, deadline: float
+    ) -> float | None:
         """Send a request; give the seconds after which to repeat it, None if it is decided."""
-        sent = told.now
+        sent, service = told.now, random.choice(self.services)
+        path, body = self._request(order)
         status, pause, text = None, _PAUSE, ""
         try:
             async with session.post(
-                f"{random.choice(self.services)}/orders",
-                json={"sku": order.sku, "quantity": order.quantity},
+                f"{service}{path}",
+                json=body,
                 headers={
                     "Idempotency-Key": order.key,
-                    "X-Request-Timeout": f"{self.deadline:g}",
+                    "X-Request-Timeout": f"{deadline:g}",
                 },
             ) as response:
                 status = response.status
                 pause = float(response.headers.get("Retry-After", 0.0))
                 if is_success(status):
-                    order.ids.add((await response.json())["id"])
+                    order.ids.add(self._id(await response.json()))
+                    told.accepted.add()
                 else:
                     text = await response.text()
         except (aiohttp.ClientError, TimeoutError) as exc:
             status, text = None, repr(exc)
-        told.answers.append(Answer(told.now, told.now - sent, status, text))
+        told.answers.append(Answer(told.now, told.now - sent, status, text, service))
         return decide(order, status, pause)
+
+    def _request(self, order: Asked) -> tuple[str, Mapping[str, Any] | None]:
+        return "/orders", {"sku": order.sku, "quantity": order.quantity}
+
+    def _id(self, accepted: Mapping[str, Any]) -> str:
+        return str(accepted["id"])
+
+
+class Drawing(Shopping):
+    """Clients that draw tickets of events, which are their articles."""
+
+    __slots__ = ()
+
+    def _request(self, order: Asked) -> tuple[str, Mapping[str, Any] | None]:
+        return f"/events/{order.sku}/tickets", None
+
+    def _id(self, accepted: Mapping[str, Any]) -> str:
+        return str(accepted["number"])
 
 
 def decide(order: Asked, status: int | None, retry_after: float) -> float | None:

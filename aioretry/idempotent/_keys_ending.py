@@ -15,6 +15,7 @@ from aioretry.idempotent._per_client import PerClient
 _MOST_AT_ONCE = 10_000
 
 _PATIENCE = 10.0
+_LAST_PATIENCE = 1.0  # at the end of a process, which has to be over in time without a server too
 
 
 class SessionEnder:
@@ -51,6 +52,8 @@ class SessionEnder:
     async def flush(self) -> None:
         """End those that wait, now; one that can't be ended ends by itself, after half an hour.
 
+        That takes a second at most.
+
         Those of a client of another event loop are ended there, if that still runs.
         """
         if self._loop is not asyncio.get_running_loop():
@@ -58,26 +61,28 @@ class SessionEnder:
                 with contextlib.suppress(RuntimeError):  # it was closed just now
                     self._loop.call_soon_threadsafe(self._start)
             return
-        self._start()
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        self._start(_LAST_PATIENCE)
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=_LAST_PATIENCE)
+            for task in left:
+                task.cancel()
 
-    def _start(self) -> None:
+    def _start(self, patience: float = _PATIENCE) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
         ids, self._waiting = self._waiting, []
         if ids:
-            task = detached(asyncio.create_task, self._end(ids))
+            task = detached(asyncio.create_task, self._end(ids, patience))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _end(self, ids: list[Binary]) -> None:
+    async def _end(self, ids: list[Binary], patience: float) -> None:
         client = self._client()
         if client is None:
             return
         try:
-            async with deadline(_PATIENCE):
+            async with deadline(patience):
                 for start in range(0, len(ids), _MOST_AT_ONCE):
                     sessions = [{"id": each} for each in ids[start : start + _MOST_AT_ONCE]]
                     await client.admin.command({"endSessions": sessions})

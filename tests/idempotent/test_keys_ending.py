@@ -82,6 +82,18 @@ async def test_at_the_end(listened, collection, ended):
     assert 5 == ended.number
 
 
+@pytest.mark.parametrize("batch", [5, 1], ids=["one that waits", "those under way"])
+async def test_at_the_end_without_an_answer(listened, collection, ended, replica_set, batch):
+    """A process that ends is not held up by a server that does not answer, or is not there."""
+    keys = Keys(SECRET, NAMESPACE, batch=batch)
+    with replica_set.faults.hang("endSessions", times=None) as fault:
+        await write_all(keyed_collection(listened, collection.name), keys, 4)
+        async with asyncio.timeout(5.0):  # half of what a batch may take
+            await keys.close()
+        await fault.wait_until_fired(timeout=60)
+    assert ended.number == 4
+
+
 async def test_a_full_batch(listened, collection, ended):
     """The request that fills a batch does not lend it its deadline."""
     keys = Keys(SECRET, NAMESPACE, batch=5)

@@ -22,11 +22,12 @@ def ranks() -> list[set[str]]:
 
 RANKS = ranks()
 # What rooms of the highest rank may import beside the public names: a recipe of several writes says
-# itself what the outcome of all is, and `_faces` says what is either driver's.
+# itself what the outcome of all is, `_faces` says what is either driver's, and the doctor knows what
+# is not MongoDB by what the write path knows it by.
 ABOVE = {
     "__main__": {"_demo", "_doctor", "streams"},
     "_demo": {"_demo", "pymongo"},
-    "_doctor": {"pymongo"},
+    "_doctor": {"_commands", "pymongo"},
     "_faces": {"_writes", "pymongo"},
     "_web": {"_faces", "idempotent"},
     "aiohttp": {"_faces", "_web", "idempotent", "pymongo"},
@@ -39,7 +40,7 @@ ABOVE = {
 # Inside a room, too.
 INSIDE = {
     "_commands": [
-        {"arguments", "encoded", "error_codes"},
+        {"arguments", "encoded", "error_codes", "look_alikes"},
         {"command", "replies"},
         {"statements", "target"},
         {"bulk", "reads", "single", "transactions"},
@@ -74,7 +75,7 @@ INSIDE = {
         {"pymongo_async"},
     ],
     "_retry": [
-        {"losses", "sessions", "lookout", "verdict"},
+        {"caution", "losses", "sessions", "lookout", "verdict"},
         {"monitoring", "server_selection"},
         {"availability", "command_execution"},
         {"attempt", "surfacing", "transactions"},

@@ -24,7 +24,8 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield from _pymongo(facts.client.pymongo)
     yield from _limits(facts.client)
     yield from _selection(facts.client)
-    if facts.topology != "standalone" and facts.client.retry_writes:
+    # What is not MongoDB may remember writes for another time, or not at all.
+    if facts.topology != "standalone" and facts.client.retry_writes and not facts.look_alike:
         yield _memory(facts)
 
 

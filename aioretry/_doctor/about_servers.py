@@ -26,7 +26,7 @@ def findings(facts: Facts) -> Iterator[Finding]:
             Level.NOTE,
             "the servers behind it were not asked: run this for each shard too",
         )
-    yield from _versions(facts.members)
+    yield from _versions(facts)
     yield from _config(facts)
     yield from _clocks(facts.members)
     yield from _limits(facts)
@@ -34,7 +34,8 @@ def findings(facts: Facts) -> Iterator[Finding]:
     yield from _session_counts(facts.members)
 
 
-def _versions(members: Sequence[Member]) -> Iterator[Finding]:
+def _versions(facts: Facts) -> Iterator[Finding]:
+    members = facts.members
     known = sorted({each.version for each in members if isinstance(each.version, str)})
     if len(known) > 1:
         yield Finding(
@@ -44,7 +45,8 @@ def _versions(members: Sequence[Member]) -> Iterator[Finding]:
             "Finish the upgrade.",
         )
     elif known:
-        yield Finding("versions", Level.OK, f"MongoDB {known[0]}")
+        told = "MongoDB" if facts.look_alike is None else "it calls itself MongoDB"
+        yield Finding("versions", Level.OK, f"{told} {known[0]}")
     else:
         why = _why(each.version for each in members)
         yield Finding("versions", Level.UNKNOWN, f"the version: {why}")

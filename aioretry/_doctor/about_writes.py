@@ -13,6 +13,7 @@ _LEAST_MINUTES: Final = 30
 def findings(facts: Facts) -> Iterator[Finding]:
     """Return what there is to say."""
     yield _topology(facts)
+    yield from _look_alike(facts)
     if facts.topology != "standalone":
         yield from _sessions(facts)
         yield from _servers(facts)
@@ -27,8 +28,10 @@ def _topology(facts: Facts) -> Finding:
                 "topology",
                 Level.PROBLEM,
                 "a standalone server: it knows no transaction ids, and so every write is sent once",
-                "Run it as a replica set, if need be of one member: start it with --replSet and "
-                "call rs.initiate().",
+                None
+                if facts.look_alike
+                else "Run it as a replica set, if need be of one member: start it with --replSet "
+                "and call rs.initiate().",
             )
         case "unknown":
             return Finding("topology", Level.PROBLEM, "no server of it takes writes")
@@ -44,6 +47,14 @@ def _topology(facts: Facts) -> Finding:
             )
         case _:
             return Finding("topology", Level.OK, f"a {_named(facts)}")
+
+
+def _look_alike(facts: Facts) -> Iterator[Finding]:
+    found = facts.look_alike
+    if found is not None:
+        level = Level.WARNING if found.may_retry else Level.PROBLEM
+        text = f"this is {found.name}, not MongoDB: {found.retries}"
+        yield Finding("look-alike", level, text, found.advice)
 
 
 def _named(facts: Facts) -> str:
@@ -110,8 +121,9 @@ def _option(facts: Facts) -> Finding:
         return Finding(
             "retry-writes",
             Level.PROBLEM,
-            "the connection string says retryWrites=false: every write is sent once",
-            "Leave the option out.",
+            "the connection string says retryWrites=false: every write is sent once, and where its "
+            "answer is lost its outcome stays unknown",
+            None if facts.look_alike else "Leave the option out.",
         )
     return Finding("retry-writes", Level.OK, "the client may retry writes")
 

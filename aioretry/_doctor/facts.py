@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from aioretry._commands.look_alikes import LookAlike
+
 T = TypeVar("T")
 
 
@@ -57,6 +59,8 @@ class Member:
     max_sessions: Maybe[int]
     active_sessions: Maybe[int]
     oplog_hours: Maybe[float]
+    look_alike: LookAlike | None = None
+    """What it is if it is not MongoDB, as far as that can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,11 @@ class Facts:
 
     problem: str | None = None
     """Why nobody could be asked; None if somebody was."""
+
+    @property
+    def look_alike(self) -> LookAlike | None:
+        """What the deployment is if it is not MongoDB, as far as that can be told."""
+        return next((each.look_alike for each in self.members if each.look_alike), None)
 
     @property
     def writable(self) -> tuple[Member, ...]:

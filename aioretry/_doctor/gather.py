@@ -32,6 +32,7 @@ _TOPOLOGIES: Final = {
     "Sharded": "sharded",
     "LoadBalanced": "load balanced",
 }
+_NOT_MONGODB: Final = "You appear to be connected to"
 _UNREAD: Final = "the server does not say"
 
 _asked: ContextVar[Address | None] = ContextVar("aioretry_doctor_asked", default=None)
@@ -52,8 +53,12 @@ async def gather(uri: str, seconds: float) -> Facts:
         warnings.simplefilter("always")
         client: AsyncRetryClient[Any] = AsyncRetryClient(uri, server_selector=_select)
     async with client:
-        # Other categories are not about the connection string.
-        told = [str(each.message) for each in ignored if issubclass(each.category, UserWarning)]
+        # Other categories are not about the connection string; nor is what PyMongo says of hosts.
+        told = [
+            str(each.message)
+            for each in ignored
+            if issubclass(each.category, UserWarning) and _NOT_MONGODB not in str(each.message)
+        ]
         facts_of_client = _client_facts(client, uri, told)
         try:
             async with deadline(seconds):

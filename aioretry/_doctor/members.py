@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_preferences import Nearest
 
+from aioretry._commands.look_alikes import LookAlike, look_alike_of
 from aioretry._doctor.facts import Clock, Maybe, Member, Unknown
 from aioretry.pymongo import AsyncRetryClient
 
@@ -61,6 +62,17 @@ async def ask_member(client: AsyncRetryClient[Any], address: str) -> Member:
         max_sessions=parameters[_PARAMETERS[2]],
         active_sessions=_part(status, "logicalSessionRecordCache", "activeSessionsCount"),
         oplog_hours=await _oplog_hours(client, role),
+        look_alike=_look_alike(address, hello, build),
+    )
+
+
+def _look_alike(address: str, hello: Command, build: Maybe[Command]) -> LookAlike | None:
+    names = [address, *hello.get("hosts", ())]
+    return look_alike_of(
+        [name.rpartition(":")[0] for name in names],
+        hello.get("maxWireVersion", 0),
+        hello,
+        {} if isinstance(build, Unknown) else build,
     )
 
 
@@ -68,9 +80,7 @@ async def _greet(ask: Ask) -> tuple[Mapping[str, Any], float, float]:
     began = time.time()
     try:
         hello = await ask({"hello": 1})
-    except OperationFailure as exc:
-        if exc.code != _NO_SUCH_COMMAND:  # of a server before 4.2.10 or 4.4.2
-            raise
+    except OperationFailure:  # of a server before 4.2.10 or 4.4.2, and of what is not MongoDB
         began = time.time()
         hello = await ask({"isMaster": 1})
     return hello, began, time.time() - began

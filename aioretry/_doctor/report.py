@@ -87,7 +87,8 @@ def _finding(finding: Finding) -> Mapping[str, str | None]:
 
 def _servers(facts: Facts) -> Iterator[str]:
     for each in facts.members:
-        version = "" if isinstance(each.version, Unknown) else f", MongoDB {each.version}"
+        kind = "MongoDB" if each.look_alike is None else f"{each.look_alike.name}, as MongoDB"
+        version = "" if isinstance(each.version, Unknown) else f", {kind} {each.version}"
         yield f"  {each.address}: {each.role}{version}"
     for other in facts.absent:
         yield f"  {other.address}: no answer"

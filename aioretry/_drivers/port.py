@@ -76,6 +76,9 @@ class ServerView:
     source: object = field(repr=False)
     """The driver's description; another object means that the driver heard from the server."""
 
+    hosts: Collection[Address] = ()
+    """The members of its replica set, as it names them itself."""
+
     session_minutes: int | None = None
     """How long the server remembers a session that is not used, in minutes, if that is known."""
 

@@ -188,6 +188,8 @@ class PendingAttempt:
         if execution.numbering is Numbering.REQUIRED and not server.can_retry_writes:
             self.land_soon(Ineligible())
             return True
+        if execution.caution is not None:
+            execution.caution.look(server)
         call = AttemptCall(
             execution.command,
             execution.lease,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from aioretry._commands.command import Command
 from aioretry._drivers.port import Address, ServerKind, ServerView
+from aioretry._retry.caution import Caution
 from aioretry._retry.losses import Loss
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import CommandNumber, SessionLease
@@ -118,6 +119,9 @@ class Execution:
 
     pending: UnderWay | None = None
     """The attempt under way, which is not among the attempts yet."""
+
+    caution: Caution | None = None
+    """Is shown who gets it, where it could be retried elsewhere; None where it never could."""
 
     loss: Loss | None = None
     """What the log tells its latest retry with."""

@@ -25,6 +25,7 @@ from aioretry._drivers.port import (
 )
 from aioretry._retry.attempt import Ending, Ineligible, Landed, PendingAttempt, Receiver
 from aioretry._retry.availability import Availability
+from aioretry._retry.caution import Caution
 from aioretry._retry.command_execution import Execution, Numbering, TransactionEnd
 from aioretry._retry.lookout import Lookout
 from aioretry._retry.losses import Losses
@@ -69,6 +70,7 @@ class Coordinator:
         most_waiting: How many writes may wait for a server at once.
         running: Gets the operations that have not ended.
         admit: Raises if no operation may begin any more.
+        caution: Warns of writes that can't be retried.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Coordinator:
         most_waiting: int = MOST_WAITING,
         running: set[Any] | None = None,
         admit: Callable[[], None] = lambda: None,
+        caution: Caution | None = None,
     ) -> None:
         self.driver = driver
         self.loop = loop
@@ -106,6 +109,7 @@ class Coordinator:
         """Raises if no operation may begin any more."""
 
         self._losses = Losses(loop)
+        self._caution = caution
 
     def execution(
         self,
@@ -118,7 +122,10 @@ class Coordinator:
         has_number = self.policy.retry_writes and command.reading is None
         numbering = Numbering.IF_SUPPORTED if has_number else Numbering.NEVER
         concern = write_concern_of(command.write_concern, under_deadline=deadline is not None)
-        return Execution(command, lease, deadline, numbering, concern, watch=watch)
+        execution = Execution(command, lease, deadline, numbering, concern, watch=watch)
+        if command.reading is None and not command.holds_multi:
+            execution.caution = self._caution
+        return execution
 
     def statement(
         self,

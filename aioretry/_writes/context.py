@@ -21,6 +21,7 @@ from aioretry._drivers.port import (
     SessionCalls,
     ThreadCounts,
 )
+from aioretry._retry.caution import Caution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import TransactionWatch, Watchers
 from aioretry._retry.sessions import (
@@ -124,6 +125,7 @@ class WritePath:
         self._most_under_way = most_under_way
         self._most_waiting = most_waiting
         self._coordinator: Coordinator | None = None
+        self._caution = Caution(retry_writes=policy.retry_writes)
 
         self.under_way = UnderWay()
 
@@ -160,6 +162,7 @@ class WritePath:
                 most_waiting=self._most_waiting,
                 running=self.under_way.operations,
                 admit=self.under_way.admit,
+                caution=self._caution,
             )
         return self._coordinator
 

@@ -139,6 +139,7 @@ class Views:
             ),
             operation_count=partial(self._operation_count, server.address),
             source=server,
+            hosts=server.all_hosts,
             session_minutes=timeout,
         )
 

@@ -22,8 +22,8 @@ def ranks() -> list[set[str]]:
 
 RANKS = ranks()
 # What rooms of the highest rank may import beside the public names: a recipe of several writes says
-# itself what the outcome of all is, `_faces` says what is either driver's, and the doctor knows what
-# is not MongoDB by what the write path knows it by.
+# itself what the outcome of all is, `_faces` says what is either driver's, and the doctor knows by
+# the same as the write path what is not MongoDB.
 ABOVE = {
     "__main__": {"_demo", "_doctor", "streams"},
     "_demo": {"_demo", "pymongo"},

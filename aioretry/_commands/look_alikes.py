@@ -69,14 +69,20 @@ def look_alike_of(
     Returns:
         The service; None for MongoDB, and for what can't be told from it.
     """
-    names = [host.lower() for host in hosts]
-    for suffix, found in _HOSTS.items():
-        if any(name.endswith(suffix) for name in names):
-            is_new = found is _AMAZON and wire_version > _NEWEST_REFUSING_WIRE_VERSION
-            return _AMAZON_NEW if is_new else found
+    found = _by_name([host.lower() for host in hosts])
+    if found is not None:
+        is_new = found is _AMAZON and wire_version > _NEWEST_REFUSING_WIRE_VERSION
+        return _AMAZON_NEW if is_new else found
     hello, build_info = hello or {}, build_info or {}
     if "ferretdb" in build_info or "ferretdbVersion" in build_info:  # of version 2, and of 1
         return _FERRETDB
     if "internal" in hello:
         return _DOCUMENTDB
     return _COSMOS if "_t" in hello else None
+
+
+def _by_name(names: list[str]) -> LookAlike | None:
+    for suffix, found in _HOSTS.items():
+        if any(name.endswith(suffix) for name in names):
+            return found
+    return None

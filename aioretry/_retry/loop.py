@@ -123,7 +123,7 @@ class Coordinator:
         numbering = Numbering.IF_SUPPORTED if has_number else Numbering.NEVER
         concern = write_concern_of(command.write_concern, under_deadline=deadline is not None)
         execution = Execution(command, lease, deadline, numbering, concern, watch=watch)
-        if command.reading is None and not command.holds_multi:
+        if command.reading is None:
             execution.caution = self._caution
         return execution
 

@@ -61,13 +61,16 @@ class SessionEnder:
                 with contextlib.suppress(RuntimeError):  # it was closed just now
                     self._loop.call_soon_threadsafe(self._start)
             return
-        self._start(_LAST_PATIENCE)
+        self._begin(_LAST_PATIENCE)
         if self._tasks:
             _, left = await asyncio.wait(self._tasks, timeout=_LAST_PATIENCE)
             for task in left:
                 task.cancel()
 
-    def _start(self, patience: float = _PATIENCE) -> None:
+    def _start(self) -> None:
+        self._begin(_PATIENCE)
+
+    def _begin(self, patience: float) -> None:
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

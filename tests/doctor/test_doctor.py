@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from aioretry.__main__ import main
 from aioretry._doctor import command
 from aioretry._doctor.gather import _name_of
-from aioretry.testing import FakeMongoses, Standalone, find_mongod
+from aioretry.testing import FakeMongoses, ScriptedServer, Standalone, find_mongod
 from tests.forks import Fork
 
 PASSWORD = "hush/hush:hush"
@@ -142,6 +142,68 @@ async def test_standalone(server_version):
     assert (CANNOT, {"topology"}) == (told.code, told.of("problem"))
     assert "standalone" == told.data["deployment"]["topology"]
     assert "rs.initiate()" in text
+
+
+class TestLookAlikes:
+    """Of servers that answer as others do, and refuse what those don't know."""
+
+    @pytest.fixture
+    def server(self):
+        with ScriptedServer() as server:
+            server.answer("buildInfo", {"version": "5.0.0"})
+            for name in ("serverStatus", "getParameter", "getDefaultRWConcern", "find"):
+                server.answer(name, lambda request: request.fail(303, "not supported"))
+            server.answer("replSetGetConfig", lambda request: request.fail(303, "not supported"))
+            yield server
+
+    async def told(self, server):
+        """What the doctor says of it, through a tunnel."""
+        uri = f"mongodb://{server.address}/?directConnection=true"
+        return await doctor(uri, "--json", "--timeout", "30")
+
+    async def test_amazon(self, server):
+        """It is known by the hosts of its set, and what it refuses is unknown."""
+        server.hello |= {"hosts": ["shop.docdb.amazonaws.com:27017"], "maxWireVersion": 13}
+        told = await self.told(server)
+        assert (CANNOT, {"look-alike"}) == (told.code, told.of("problem"))
+        assert {"set-config", "storage-engine", "write-concern"} <= told.of("unknown")
+
+    async def test_one_that_knows_no_hello(self, server):
+        """It is asked by the older name, whatever the code that it refuses with."""
+        greeting = {
+            "_t": "IsMasterResponse",
+            "ismaster": True,
+            "setName": "globaldb",
+            "hosts": [server.address],
+            "logicalSessionTimeoutMinutes": 30,
+            "minWireVersion": 0,
+            "maxWireVersion": 13,
+        }
+        server.answer(
+            "hello",
+            lambda request: (
+                request.fail(303, "not supported")
+                if "hello" in request.command
+                else request.reply(greeting)
+            ),
+        )
+        told = await self.told(server)
+        assert (WARNINGS, True) == (told.code, "look-alike" in told.of("warning"))
+
+    async def test_ferretdb(self):
+        """Its handshake is a standalone server's; it tells who it is when it is asked."""
+        with ScriptedServer(kind="standalone") as server:
+            server.answer("buildInfo", {"version": "7.0.77", "ferretdb": {"version": "v2.7.0"}})
+            for name in ("serverStatus", "getParameter", "getDefaultRWConcern", "replSetGetConfig"):
+                server.answer(name, lambda request: request.fail(59, "no such command"))
+            told = await self.told(server)
+        assert (CANNOT, {"topology", "look-alike"}) == (told.code, told.of("problem"))
+        assert "rs.initiate()" not in told.text
+
+    async def test_what_pymongo_says_of_such_hosts(self):
+        """It warns of their names when a client is made, which is about no option."""
+        told = await doctor("mongodb://shop.docdb.amazonaws.com/", "--timeout", "0.1", "--json")
+        assert (UNREACHABLE, set()) == (told.code, told.of("warning"))
 
 
 async def test_routers(replica_set):

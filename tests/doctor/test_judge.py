@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from aioretry._commands.look_alikes import look_alike_of
 from aioretry._doctor import about_client
 from aioretry._doctor.facts import (
     Absent,
@@ -143,6 +144,12 @@ UNKNOWNS = {
 }
 
 
+REFUSING, PERHAPS = (
+    look_alike_of(["a.docdb.amazonaws.com"], wire_version) for wire_version in (13, 25)
+)
+FERRET = look_alike_of(["a"], 21, {}, {"ferretdb": {}})
+
+
 def findings(facts, level):
     """The ids of what is said at one level."""
     return [finding.id for finding in judge(facts).findings if finding.level is level]
@@ -232,6 +239,33 @@ def test_a_clock_is_judged_by_what_is_sure(error):
     """A slow answer makes no wrong clock."""
     facts = with_primary(clock=Clock(2.2, error))
     assert [] == findings(facts, Level.WARNING)
+
+
+def test_look_alikes():
+    """One that can't retry writes is a problem, one that may is a warning; neither is MongoDB."""
+    facts = with_primary(look_alike=REFUSING)
+    assert ["look-alike"] == findings(facts, Level.PROBLEM)
+    assert "a:1: primary, Amazon DocumentDB, as MongoDB 6.0.27" in text_of(facts, judge(facts))
+    assert "MongoDB 6.0.27" not in [finding.text for finding in judge(facts).findings]
+    assert "resolving" not in findings(facts, Level.NOTE)  # nobody knows for how long
+    told = json.loads(json_of(facts, judge(facts)))
+    assert [REFUSING.name, None] == [
+        each["look_alike"] and each["look_alike"]["name"] for each in told["deployment"]["members"]
+    ]
+    facts = with_primary(look_alike=PERHAPS)
+    assert ["look-alike"] == findings(facts, Level.WARNING)
+    assert Answer.CAN_WITH_WARNINGS is judge(facts).answer
+
+
+def test_advice_that_would_be_wrong_for_a_look_alike():
+    """It is not told to become a replica set, nor to let writes be retried."""
+    member = replace(ALONE, look_alike=FERRET)
+    client = replace(CLIENT, retry_writes=False)
+    facts = Facts(client, "standalone", members=(member,))
+    problems = [each for each in judge(facts).findings if each.level is Level.PROBLEM]
+    assert {"topology": None, "look-alike": FERRET.advice, "retry-writes": None} == {
+        each.id: each.advice for each in problems
+    }
 
 
 def test_json_and_text():

@@ -15,6 +15,7 @@ from tests.clients import for_both
 FOR_BOTH = {
     "test_breaks",
     "test_cancelling",
+    "test_caution",
     "test_coalesced_updates",
     "test_commit_outcomes",
     "test_connection_options",

@@ -363,12 +363,9 @@ class PendingAttempt:
             self._note_server()
 
     def _note_server(self) -> None:
-        execution, call = self._execution, self._call
-        if call is not None:
-            execution.server, execution.has_transaction_id = call.server, call.has_transaction_id
-            # Not before: what a bulk operation sends is chosen for its server.
-            if execution.caution is not None and not execution.command.holds_multi:
-                execution.caution.look(call.server)
+        if self._call is not None:
+            self._execution.server = self._call.server
+            self._execution.has_transaction_id = self._call.has_transaction_id
 
     def _expire(self) -> None:
         self._execution.is_late = True

@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from aioretry._commands.look_alikes import look_alike_of
-from aioretry._drivers.port import ServerKind, ServerView
+from aioretry._drivers.port import Address, ServerKind, ServerView
 from aioretry.events import name_of
 
 _logger = logging.getLogger("aioretry")
@@ -32,17 +32,17 @@ class Caution:
 
     def __init__(self, *, retry_writes: bool) -> None:
         self._retry_writes = retry_writes
-        self._seen: object = None
+        self._seen: dict[Address, object] = {}
         self._is_over = False
 
     def look(self, server: ServerView) -> None:
-        """Look at a server that is about to get a write that could be retried elsewhere."""
-        if self._is_over or server.source is self._seen:
+        """Look at a server that has got a write which could be retried elsewhere."""
+        if self._is_over or self._seen.get(server.address) is server.source:
             return
-        self._seen = server.source
+        self._seen[server.address] = server.source  # routers are written to in turn
         found = why_not(server, retry_writes=self._retry_writes)
         if found is not None:
-            self._is_over, self._seen = True, None
+            self._is_over, self._seen = True, {}
             _logger.warning("writes can't be retried: %s; %s. %s", *found)
 
 

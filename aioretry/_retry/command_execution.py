@@ -121,7 +121,7 @@ class Execution:
     """The attempt under way, which is not among the attempts yet."""
 
     caution: Caution | None = None
-    """Is shown who gets it, where it could be retried elsewhere; None where it never could."""
+    """Is shown who got it; None where no server could retry it."""
 
     loss: Loss | None = None
     """What the log tells its latest retry with."""
@@ -153,6 +153,10 @@ class Execution:
             now: What the event loop's clock says.
         """
         self.attempts.append(attempt)
+        # Not before: what a bulk operation sends is chosen for its server.
+        is_shown = attempt.sent and not self.command.holds_multi
+        if self.caution is not None and server is not None and is_shown:
+            self.caution.look(server)
         if self.transaction_end is not None:
             self.transaction_end.add(attempt, server, self.age(now))
 

@@ -88,6 +88,8 @@ def test_a_server_is_judged_once(monkeypatch):
 
     monkeypatch.setattr("aioretry._retry.caution.why_not", judge)
     caution = Caution(retry_writes=True)
+    other = replace(WELL, address=("b", 1), source=object())
     for _ in range(3):
         caution.look(WELL)
-    assert [WELL] == judged
+        caution.look(other)  # as routers are, in turn
+    assert [WELL, other] == judged

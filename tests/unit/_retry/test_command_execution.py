@@ -82,6 +82,25 @@ def test_history():
     assert [LOST] == made.attempts
 
 
+class Looks(list):
+    """Who is shown the servers that were written to."""
+
+    look = list.append
+
+
+def test_what_is_shown():
+    """Who got it, once it was sent; unless it holds what no server could retry."""
+    made = execution()
+    made.caution = shown = Looks()
+    made.add(UNSENT, SERVER, 1.0)  # a bulk operation's command may not be made yet
+    made.add(LOST, None, 1.0)
+    assert [] == shown
+    made.add(LOST, SERVER, 1.0)
+    made.command.holds_multi = True
+    made.add(LOST, SERVER, 1.0)
+    assert [SERVER] == shown
+
+
 @pytest.mark.parametrize(
     ("attempts", "expected"),
     [

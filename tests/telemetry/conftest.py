@@ -31,6 +31,7 @@ def is_there(name):
 # Not every environment of the matrix has the libraries that these need.
 NEEDS = {
     "test_opentelemetry.py": ["opentelemetry.sdk", "opentelemetry.instrumentation.pymongo"],
+    "test_alerts.py": ["aiohttp", "prometheus_client", "yaml"],
     "test_conventions.py": ["opentelemetry.sdk"],
     "test_prometheus.py": ["prometheus_client"],
     "test_imports.py": ["opentelemetry", "prometheus_client"],

@@ -76,11 +76,11 @@ class ServerView:
     source: object = field(repr=False)
     """The driver's description; another object means that the driver heard from the server."""
 
-    hosts: Collection[Address] = ()
-    """The members of its replica set, as it names them itself."""
-
     session_minutes: int | None = None
     """How long the server remembers a session that is not used, in minutes, if that is known."""
+
+    hosts: Collection[Address] = ()
+    """The members of its replica set, as it names them itself."""
 
     @property
     def can_retry_writes(self) -> bool:

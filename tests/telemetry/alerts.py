@@ -215,7 +215,10 @@ class Play:
 
     async def _lose_every_other(self) -> None:
         while True:
-            with self.servers.faults.drop_request("delete"), suppress(PyMongoError):
+            with (
+                self.servers.faults.drop_request("delete", must_fire=False),
+                suppress(PyMongoError),
+            ):
                 async with deadline(10):
                     await self.things.delete_one({"_id": 0})
 
@@ -239,11 +242,13 @@ class Play:
                 with suppress(PyMongoError):
                     await self.small.insert_one({})
 
-        async with self.servers.faults.delay(3.0, "insert", namespace="shop.others", times=None):
+        async with self.servers.faults.delay(
+            3.0, "insert", namespace="shop.others", times=None, must_fire=False
+        ):
             await asyncio.gather(*(write() for _ in range(6)))
 
     async def _answer_late(self) -> None:
-        async with self.servers.faults.delay(2.0, "delete", times=None):
+        async with self.servers.faults.delay(2.0, "delete", times=None, must_fire=False):
             while True:
                 with suppress(PyMongoError):
                     await self.things.delete_one({"_id": 0})
@@ -291,6 +296,8 @@ async def play(say: Callable[[str], None]) -> Run:
                 run.fired[name] = await server.until_firing(name)
             finally:
                 await _stop(situation)
+                await servers.heal()
+                await servers.wait_for_primary()
             say(f"{name} fired after {run.fired[name]:.1f} s")
         run.ended = time.time()
         await servers.heal()

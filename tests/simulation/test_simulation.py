@@ -57,7 +57,7 @@ def findings(seeds):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(QUICK))
 def test_runs(part):
     """Whatever happens to servers, network and clients, nothing is told wrongly, lost or left."""
@@ -66,7 +66,7 @@ def test_runs(part):
 
 @pytest.mark.long
 @pytest.mark.more
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", range(QUICK, QUICK + MORE))
 def test_more_runs(part):
     """The same."""

@@ -77,6 +77,7 @@ def test_panels():
 
 
 @pytest.mark.long
+@pytest.mark.server
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(alerts.PROMETHEUS is None, reason="there is no program `prometheus`")
 @pytest.mark.skipif(not FULL, reason="takes three minutes: in full length only")

@@ -107,7 +107,7 @@ INSIDE = {
         {"_folding"},
         {"_sources", "_watermarks"},
         {"_leases", "_reading"},
-        {"_committing", "_settings"},
+        {"_committing", "_holding", "_settings"},
         {"_following", "_status"},
         {"_rebuilding"},
         {"_aggregator"},

@@ -4,7 +4,7 @@ A module imports only from lower ones:
 
     command  _aggregator              the command line; what users make
     _status  _rebuilding  _following  how it is; counting anew; following
-    _committing  _settings            the transaction of a batch
+    _committing  _holding  _settings  the transaction of a batch; work under a lease
     _reading  _leases                 events, many at once; who may write
     _sources  _watermarks             where changes come from; how far the aggregates are
     _pace  _folding  _changes  _errors  _watching

@@ -1,19 +1,14 @@
 """One worker: it takes a lease, reads changes, folds them and commits, again and again."""
 
-import asyncio
 import logging
-import os
-import socket
 import time
-import uuid
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
 
 import anyio
 from pymongo.errors import PyMongoError
 
-from aioretry import deadline, detached
+from aioretry import deadline
 from aioretry._faces import Session, settled, under_way_of
 from aioretry.streams._changes import Change, Position
 from aioretry.streams._committing import Committer, load
@@ -27,25 +22,19 @@ from aioretry.streams._errors import (
     passes_by_itself,
 )
 from aioretry.streams._folding import Fold
-from aioretry.streams._leases import Lease, LeaseKind, while_renewed
+from aioretry.streams._holding import hold, new_owner, while_renewed
+from aioretry.streams._leases import Lease, LeaseKind
 from aioretry.streams._pace import Courtesy, Pace, pause
 from aioretry.streams._reading import Read, Reader
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
 from aioretry.streams._watermarks import Watermark
 
-T = TypeVar("T")
-
 _log = logging.getLogger("aioretry.streams")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-_RELEASE_SECONDS = 2.0
+_PATIENCE = 2.0
 _MANY_BUCKETS = 1000  # fewer are never what makes a commit slow
-
-
-def new_owner() -> str:
-    """Return a name that no other worker has, and that tells people where it is."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(slots=True)
@@ -109,22 +98,11 @@ class Follower:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""
         settings = self.settings
         session = await settled(settings.client.start_session(causal_consistency=False))
-        leases, part, kind = settings.leases, self.part, LeaseKind.UPDATE
-        try:
-            lease = await to_its_end(leases.take(part, kind, owner, session))
-        except asyncio.CancelledError:  # it may have got it
-            await release(settings, leases.give_up(owner, kind, [part]), session)
-            raise
-        if lease is None:
-            await session.end_session()
-            return False
-        _log.info("%s holds %s, part %d", owner, settings.name, self.part)
-        try:
-            return await self._follow(lease, session)
-        finally:
-            await release(settings, leases.release([lease]), session)
+        follow = partial(self._follow, session)
+        kind = LeaseKind.UPDATE
+        return bool(await hold(settings.leases, self.part, kind, owner, follow, session))
 
-    async def _follow(self, lease: Lease, session: Session) -> bool:
+    async def _follow(self, session: Session, lease: Lease) -> bool:
         settings, pace = self.settings, self._pace
         committer = Committer(settings.target, settings.leases, lease, session)
         watermark = await load(settings.target, self.part)
@@ -263,7 +241,7 @@ class Following:
 
     async def _is_still_there(self) -> bool:
         """Ask once more after a commit, shielded: it may have been cancelled."""
-        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+        with anyio.move_on_after(_PATIENCE, shield=True):
             return await self._is_there()
         return False
 
@@ -280,43 +258,3 @@ class Following:
         settings = self.settings
         part = self.watermark.part if settings.parts > 1 else None
         return Fold(settings.increments, part, settings.parts, settings.target.codec_options)
-
-
-async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
-    """Wait for a call, and for a while also when cancelled, so that nothing of it comes later."""
-    task = asyncio.create_task(call)
-    task.add_done_callback(lambda task: task.cancelled() or task.exception())
-    try:
-        await asyncio.wait({task})
-    except asyncio.CancelledError:
-        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
-            await asyncio.wait({task})
-        task.cancel()
-        raise
-    return task.result()
-
-
-async def release(settings: Settings, giving: Coroutine[Any, Any, None], session: Session) -> None:
-    """Give leases back, if that can be done at once; they end by themselves otherwise.
-
-    Args:
-        settings: The aggregator's.
-        giving: Gives them back.
-        session: What their transactions were in.
-    """
-    with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
-        try:
-            # The deadline that may have ended the work is not the release's.
-            await detached(asyncio.create_task, _give_back(settings, giving, session))
-        except PyMongoError as exc:
-            _log.info("leases of %s could not be given back: %s", settings.name, type(exc).__name__)
-
-
-async def _give_back(
-    settings: Settings, giving: Coroutine[Any, Any, None], session: Session
-) -> None:
-    with under_way_of(settings.client).end():
-        try:
-            await giving
-        finally:
-            await settings.leases.retire(session)

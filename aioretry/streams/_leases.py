@@ -3,12 +3,10 @@
 import contextlib
 import datetime as dt
 import enum
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
 
-import anyio
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 from pymongo import ReadPreference, ReturnDocument, UpdateOne
@@ -18,11 +16,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import deadline
 from aioretry._faces import Client, Collection, Database, Session, settled
-from aioretry.streams._errors import LeaseLostError, passes_by_itself
-
-T = TypeVar("T")
-
-_log = logging.getLogger("aioretry.streams")
+from aioretry.streams._errors import LeaseLostError
 
 MAJORITY: Final = WriteConcern(w="majority")
 PLAIN: Final = CodecOptions[dict[str, Any]](tz_aware=True)
@@ -43,10 +37,13 @@ class LeaseKind(enum.Enum):
     REBUILD = "rebuild"
     """To count everything anew."""
 
+    RELAY = "relay"
+    """To hand on the entries of an outbox."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write one part of the aggregates, as long as nobody has taken it over."""
+    """The right to do one part of some work, as long as nobody has taken it over."""
 
     part: int
     """Which part."""
@@ -62,14 +59,14 @@ class Lease:
 
 
 class Leases:
-    """The leases of one aggregator: a record for each part.
+    """The leases of one aggregator, or outbox: a record for each part.
 
     Times are the server's (``$$NOW``). Wrong clocks make a lease end early or late, and no more: it
     is its number that every commit checks.
 
     Args:
         database: Where they are kept.
-        name: The aggregator's name.
+        name: Whose they are.
         seconds: How long a lease lasts without being renewed.
     """
 
@@ -81,19 +78,21 @@ class Leases:
             write_concern=MAJORITY,
             read_concern=ReadConcern("majority"),
         )
-        self._client = cast(Client, database.client)
-        self._name = name
+        self.client = cast(Client, database.client)
+        self.name = name
         self.seconds = seconds
 
-    async def take(self, part: int, kind: LeaseKind, owner: str, session: Session) -> Lease | None:
+    async def take(
+        self, part: int, kind: LeaseKind, owner: str, session: Session | None = None
+    ) -> Lease | None:
         """Take a lease, if it is nobody's; an owner may take its own over.
 
         Args:
             part: Which.
             kind: What for. While a rebuild waits, nobody gets one for updates.
             owner: Who wants it: another name for each worker.
-            session: What its transactions will be in. Whoever takes the lease over ends them, so
-                that it is to be retired and not ended.
+            session: What its transactions will be in, if there are any. Whoever takes the lease
+                over ends them, so that it is to be retired and not ended.
 
         Returns:
             The lease, or None if it is somebody's.
@@ -116,7 +115,7 @@ class Leases:
                             "fence": {"$add": ["$fence", 1]},
                             "since": "$$NOW",
                             "expires": self._end(),
-                            "session": {"$literal": session.session_id},
+                            "session": {"$literal": session and session.session_id},
                         }
                     },
                     *([{"$unset": "wanted"}] if kind is LeaseKind.REBUILD else []),
@@ -137,10 +136,10 @@ class Leases:
             Whether a rebuild waits for it.
 
         Raises:
-            LeaseLostError: It is somebody else's; or it has expired, and is not a rebuild's, whose
-                work is worth waiting for as long as nobody else wants to.
+            LeaseLostError: It is somebody else's; or it has expired, and is for updates. The work
+                of others is worth waiting for as long as nobody else wants to.
         """
-        limit = {} if lease.kind is LeaseKind.REBUILD else {"$expr": _NOT_OVER}
+        limit = {"$expr": _NOT_OVER} if lease.kind is LeaseKind.UPDATE else {}
         record: Mapping[str, Any] | None = await self._records.find_one_and_update(
             {**self._of(lease), **limit},
             [{"$set": {"expires": self._end()}}],
@@ -148,7 +147,7 @@ class Leases:
             return_document=ReturnDocument.AFTER,
         )
         if record is None:
-            raise LeaseLostError(f"{lease.owner} has lost its lease {lease.fence} of {self._name}")
+            raise LeaseLostError(f"{lease.owner} has lost its lease {lease.fence} of {self.name}")
         if "wanted" not in record or lease.kind is LeaseKind.REBUILD:
             return False
         now = record["expires"] - dt.timedelta(seconds=self.seconds)
@@ -162,7 +161,7 @@ class Leases:
         """
         async with (
             deadline(self.seconds),
-            await settled(self._client.start_session(causal_consistency=False)) as session,
+            await settled(self.client.start_session(causal_consistency=False)) as session,
         ):
             for lease in leases:
                 await self.renew(lease, session)
@@ -198,7 +197,7 @@ class Leases:
         lease was given back may still kill it, and would kill somebody else's work.
         """
         with contextlib.suppress(PyMongoError):  # the server forgets it by itself, later
-            await self._client.admin.command({"endSessions": [session.session_id]})
+            await self.client.admin.command({"endSessions": [session.session_id]})
 
     async def ask(self, part: int) -> None:
         """Have the one who follows leave a lease to a rebuild, and nobody else begin to."""
@@ -209,7 +208,7 @@ class Leases:
         """Return all records, by part, with the seconds that are left of each (``left``)."""
         left = {"$divide": [{"$subtract": ["$expires", "$$NOW"]}, 1000]}
         return await self._found(
-            {"$match": {"_id.aggregator": self._name}},
+            {"$match": {"_id.aggregator": self.name}},
             {"$set": {"left": left}},
             {"$sort": {"_id.part": 1}},
         )
@@ -242,7 +241,7 @@ class Leases:
         if session_id is None:
             return
         try:
-            await self._client.admin.command({"killSessions": [session_id]})
+            await self.client.admin.command({"killSessions": [session_id]})
         except OperationFailure as exc:
             # Another database user's session can't be ended by us. Its transaction ends by itself.
             if exc.code not in {11, 13}:
@@ -264,53 +263,4 @@ class Leases:
         return {"_id": self._id(lease.part), "owner": lease.owner, "fence": lease.fence}
 
     def _id(self, part: int) -> dict[str, Any]:
-        return {"aggregator": self._name, "part": part}
-
-
-async def while_renewed(
-    renew: Callable[[], Awaitable[object]], pause: float, work: Callable[[], Awaitable[T]]
-) -> T:
-    """Do some work, and renew leases meanwhile.
-
-    Args:
-        renew: Renews them.
-        pause: How long to wait between two renewals, in seconds.
-        work: What to do; it is cancelled when a lease is lost.
-
-    Returns:
-        What the work returned.
-
-    Raises:
-        LeaseLostError: A lease was lost.
-        Exception: What the work raised.
-    """
-    lost: LeaseLostError | None = None
-    failed: Exception | None = None
-    done: list[T] = []
-
-    async def keep() -> None:
-        nonlocal lost
-        while True:
-            await anyio.sleep(pause)
-            try:
-                await renew()
-            except LeaseLostError as exc:
-                lost = exc
-                group.cancel_scope.cancel()
-            except PyMongoError as exc:
-                # What the work does next will tell whether that is more than a passing trouble.
-                level = logging.INFO if passes_by_itself(exc) else logging.WARNING
-                _log.log(level, "a lease could not be renewed: %s", type(exc).__name__)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(keep)
-        try:
-            done.append(await work())
-        except Exception as exc:  # noqa: BLE001 - raised below, and not in a group
-            failed = exc
-        group.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
-    if lost is not None and not done:
-        raise lost
-    return done[0]
+        return {"aggregator": self.name, "part": part}

@@ -27,8 +27,8 @@ from aioretry.streams._errors import (
     passes_by_itself,
 )
 from aioretry.streams._folding import Fold
-from aioretry.streams._following import new_owner, release, to_its_end
-from aioretry.streams._leases import Lease, LeaseKind, while_renewed
+from aioretry.streams._holding import new_owner, release, to_its_end, while_renewed
+from aioretry.streams._leases import Lease, LeaseKind
 from aioretry.streams._pace import Courtesy, pause
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
@@ -112,7 +112,7 @@ class Rebuild:
         finally:
             parts = range(self.settings.parts)
             giving = self.settings.leases.give_up(self._owner, LeaseKind.REBUILD, parts)
-            await release(self.settings, giving, session)
+            await release(self.settings.leases, giving, session)
 
     async def _work(self, session: Session) -> Progress | None:
         for part in range(self.settings.parts):

@@ -1,0 +1,160 @@
+"""Who works while there is a lease: it is taken, renewed meanwhile, and given back."""
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import anyio
+from pymongo.errors import PyMongoError
+
+from aioretry import detached
+from aioretry._faces import Session, under_way_of
+from aioretry.streams._errors import LeaseLostError, passes_by_itself
+from aioretry.streams._leases import Lease, LeaseKind, Leases
+
+T = TypeVar("T")
+
+_log = logging.getLogger("aioretry.streams")
+
+_RELEASE_SECONDS = 2.0
+
+
+def new_owner() -> str:
+    """Return a name that no other worker has, and that tells people where it is."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+async def hold(
+    leases: Leases,
+    part: int,
+    kind: LeaseKind,
+    owner: str,
+    work: Callable[[Lease], Awaitable[T]],
+    session: Session | None = None,
+) -> T | None:
+    """Take a lease, do some work, and give it back.
+
+    Args:
+        leases: Whose.
+        part: Which.
+        kind: What for.
+        owner: Who.
+        work: What to do; it renews the lease.
+        session: What its transactions are in, if there are any; it is ended.
+
+    Returns:
+        What the work returned; None if the lease is somebody else's.
+
+    Raises:
+        Exception: What the work raised.
+    """
+    try:
+        lease = await to_its_end(leases.take(part, kind, owner, session))
+    except asyncio.CancelledError:  # it may have got it
+        await release(leases, leases.give_up(owner, kind, [part]), session)
+        raise
+    if lease is None:
+        if session is not None:
+            await session.end_session()
+        return None
+    _log.info("%s holds %s, part %d", owner, leases.name, part)
+    try:
+        return await work(lease)
+    finally:
+        await release(leases, leases.release([lease]), session)
+
+
+async def while_renewed(
+    renew: Callable[[], Awaitable[object]], pause: float, work: Callable[[], Awaitable[T]]
+) -> T:
+    """Do some work, and renew leases meanwhile.
+
+    Args:
+        renew: Renews them.
+        pause: How long to wait between two renewals, in seconds.
+        work: What to do; it is cancelled when a lease is lost.
+
+    Returns:
+        What the work returned.
+
+    Raises:
+        LeaseLostError: A lease was lost.
+        Exception: What the work raised.
+    """
+    lost: LeaseLostError | None = None
+    failed: Exception | None = None
+    done: list[T] = []
+
+    async def keep() -> None:
+        nonlocal lost
+        while True:
+            await anyio.sleep(pause)
+            try:
+                await renew()
+            except LeaseLostError as exc:
+                lost = exc
+                group.cancel_scope.cancel()
+            except PyMongoError as exc:
+                # What the work does next will tell whether that is more than a passing trouble.
+                level = logging.INFO if passes_by_itself(exc) else logging.WARNING
+                _log.log(level, "a lease could not be renewed: %s", type(exc).__name__)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(keep)
+        try:
+            done.append(await work())
+        except Exception as exc:  # noqa: BLE001 - raised below, and not in a group
+            failed = exc
+        group.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+    if lost is not None and not done:
+        raise lost
+    return done[0]
+
+
+async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
+    """Wait for a call, and for a while also when cancelled, so that nothing of it comes later."""
+    task = asyncio.create_task(call)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+            await asyncio.wait({task})
+        task.cancel()
+        raise
+    return task.result()
+
+
+async def release(
+    leases: Leases, giving: Coroutine[Any, Any, None], session: Session | None
+) -> None:
+    """Give leases back, if that can be done at once; they end by themselves otherwise.
+
+    Args:
+        leases: What they are of.
+        giving: Gives them back.
+        session: What their transactions were in, if there were any.
+    """
+    with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
+        try:
+            # The deadline that may have ended the work is not the release's.
+            await detached(asyncio.create_task, _give_back(leases, giving, session))
+        except PyMongoError as exc:
+            _log.info("leases of %s could not be given back: %s", leases.name, type(exc).__name__)
+
+
+async def _give_back(
+    leases: Leases, giving: Coroutine[Any, Any, None], session: Session | None
+) -> None:
+    with under_way_of(leases.client).end():
+        try:
+            await giving
+        finally:
+            if session is not None:
+                await leases.retire(session)

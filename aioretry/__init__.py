@@ -5,8 +5,10 @@ A module imports only from lower lines; those above the public names import from
     __main__  _demo  _doctor             the command line, the demo, the doctor
     fastapi                              on asgi, in FastAPI's words
     aiohttp  asgi  _web                  in a service: client, deadlines, problems, probes, keys
-    idempotent  streams  telemetry       safe repetitions, aggregates that follow, hooks
-    _faces                               either driver's client, to these
+    telemetry                            hooks for spans and metrics
+    outbox                               effects outside the database
+    idempotent  streams                  safe repetitions, aggregates that follow
+    _faces  _targets                     either driver's client, to these; what commands name
     -                                    the public names
     client  pymongo                      Motor's or PyMongo's classes, their writes retried
     database  session

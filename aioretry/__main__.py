@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 from aioretry import __version__
 from aioretry._demo import options as demo
 from aioretry._doctor import options as doctor
+from aioretry.outbox import command as outbox
 from aioretry.streams import command as stream
 
 # Whatever is between two pieces of a connection string with spaces in it is a piece of it, too.
@@ -42,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     demo.add_command(commands)
     doctor.add_command(commands)
     stream.add_command(commands)
+    outbox.add_command(commands)
     arguments = parser.parse_args(argv)
     code: int = arguments.run(arguments)
     return code

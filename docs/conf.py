@@ -27,7 +27,8 @@ toc_object_entries_show_parents = "hide"
 # What other packages have, and what of ours is not public, has no page here to lead to.
 _PYMONGO_ERRORS = "|".join(name for name, _ in inspect.getmembers(pymongo.errors, inspect.isclass))
 nitpick_ignore_regex = [
-    (r"py:.*", r"(_asyncio|asyncio|bson|collections|contextlib|motor|pathlib|pymongo)\..*"),
+    (r"py:.*", r"(_asyncio|asyncio|bson|collections|contextlib|datetime)\..*"),
+    (r"py:.*", r"(motor|pathlib|pymongo)\..*"),
     (r"py:.*", r"(aiohttp|fastapi|opentelemetry|prometheus_client|starlette)\..*"),
     (r"py:exc", rf"({_PYMONGO_ERRORS})"),
     (r"py:.*", r"aioretry\.(\w+\.)*_\w+\..*"),

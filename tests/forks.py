@@ -42,6 +42,12 @@ class Fork:
         )
         self._process.start()
 
+    @property
+    def pid(self) -> int:
+        """Its id."""
+        assert self._process.pid is not None
+        return self._process.pid
+
     async def wait(self) -> int | None:
         """Wait until it ends; give its exit code."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()

@@ -25,7 +25,7 @@ RANKS = ranks()
 # itself what the outcome of all is, `_faces` says what is either driver's, and the doctor knows by
 # the same as the write path what is not MongoDB.
 ABOVE = {
-    "__main__": {"_demo", "_doctor", "streams"},
+    "__main__": {"_demo", "_doctor", "outbox", "streams"},
     "_demo": {"_demo", "pymongo"},
     "_doctor": {"_commands", "pymongo"},
     "_faces": {"_writes", "pymongo"},
@@ -34,8 +34,9 @@ ABOVE = {
     "asgi": {"_faces", "_web", "idempotent"},
     "fastapi": {"_faces", "_web", "asgi", "idempotent", "pymongo"},
     "idempotent": {"_faces", "errors"},
-    "streams": {"_faces", "pymongo"},
-    "telemetry": {"_faces", "events"},
+    "outbox": {"_faces", "_targets", "errors", "streams"},
+    "streams": {"_faces", "_targets", "pymongo"},
+    "telemetry": {"_faces", "events", "outbox"},
 }
 # Inside a room, too.
 INSIDE = {
@@ -102,8 +103,9 @@ INSIDE = {
         {"transactions"},
         {"reading"},
     ],
+    "outbox": [{"_outbox"}, {"_relay"}, {"command"}, {""}],
     "streams": [
-        {"_changes", "_errors", "_pace", "_watching"},
+        {"_changes", "_checks", "_errors", "_pace", "_watching"},
         {"_folding"},
         {"_sources", "_watermarks"},
         {"_leases", "_reading"},
@@ -356,7 +358,8 @@ STARTS_OF_AN_OPERATION = {
     "session": {"ensure_future"},
     "_drivers/pymongo_async/sessions": {"ensure_future"},
     "_drivers/engine/attempt": {"call_later"},
-    "streams/_following": {"create_task"},
+    "outbox/command": {"ensure_future"},
+    "streams/_holding": {"create_task"},
     "streams/_watching": {"create_task"},
     "streams/command": {"ensure_future"},
 }

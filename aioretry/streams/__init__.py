@@ -7,7 +7,7 @@ A module imports only from lower ones:
     _committing  _holding  _settings  the transaction of a batch; work under a lease
     _reading  _leases                 events, many at once; who may write
     _sources  _watermarks             where changes come from; how far the aggregates are
-    _pace  _folding  _changes  _errors  _watching
+    _pace  _folding  _changes  _checks  _errors  _watching
                                       how much at once; pure; streams of either driver
 """
 

@@ -1,7 +1,6 @@
 """An aggregator: what a user makes, and what can be done with it."""
 
 import inspect
-import math
 from contextlib import suppress
 from typing import cast
 
@@ -9,6 +8,7 @@ from pymongo import ReadPreference
 
 from aioretry._faces import Client, Collection, WritingCollection
 from aioretry.streams import _status
+from aioretry.streams._checks import require_numbers, require_seconds, require_texts
 from aioretry.streams._errors import RebuildNeededError, SourceError
 from aioretry.streams._folding import Increments
 from aioretry.streams._following import Follower
@@ -67,7 +67,7 @@ class Aggregator:
         max_bytes: int = 1_000_000,
         max_seconds: float = 0.5,
     ) -> None:
-        _check_texts(name=name, version=version)
+        require_texts(name=name, version=version)
         if not name:
             raise ValueError("name must be a str that is not empty")
         if not isinstance(target, WritingCollection):
@@ -76,8 +76,8 @@ class Aggregator:
                 f"not {target!r}"
             )
         _check_plain(increments=increments)
-        _check_numbers(parts=parts, max_changes=max_changes, max_bytes=max_bytes)
-        _check_seconds(lease_seconds=lease_seconds, max_seconds=max_seconds)
+        require_numbers(parts=parts, max_changes=max_changes, max_bytes=max_bytes)
+        require_seconds(lease_seconds=lease_seconds, max_seconds=max_seconds)
         client = cast(Client, target.database.client)
         if source.watched.database.client is not client:
             raise ValueError(f"target must have the client of the source {source!r}")
@@ -233,25 +233,3 @@ def _check_plain(**functions: object) -> None:
     for what, function in functions.items():
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise TypeError(f"{what} must be a plain function, not {function!r}")
-
-
-def _check_texts(**texts: object) -> None:
-    for what, text in texts.items():
-        if not isinstance(text, str):
-            raise TypeError(f"{what} must be a str, not {text!r}")
-
-
-def _check_numbers(**numbers: object) -> None:
-    for what, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{what} must be an int, not {number!r}")
-        if number < 1:
-            raise ValueError(f"{what} must be at least 1, not {number!r}")
-
-
-def _check_seconds(**times: object) -> None:
-    for what, seconds in times.items():
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-            raise TypeError(f"{what} must be a number of seconds, not {seconds!r}")
-        if not 0.001 <= seconds < math.inf:
-            raise ValueError(f"{what} must be at least 0.001 and finite, not {seconds!r}")

@@ -19,12 +19,11 @@ from aioretry.streams._errors import (
     RebuildNeededError,
     StreamError,
     exceeds_a_transaction,
-    passes_by_itself,
 )
 from aioretry.streams._folding import Fold
-from aioretry.streams._holding import hold, new_owner, while_renewed
+from aioretry.streams._holding import hold, new_owner, until_done, while_renewed
 from aioretry.streams._leases import Lease, LeaseKind
-from aioretry.streams._pace import Courtesy, Pace, pause
+from aioretry.streams._pace import Courtesy, Pace
 from aioretry.streams._reading import Read, Reader
 from aioretry.streams._settings import Settings
 from aioretry.streams._sources import check_deployment
@@ -32,7 +31,6 @@ from aioretry.streams._watermarks import Watermark
 
 _log = logging.getLogger("aioretry.streams")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _PATIENCE = 2.0
 _MANY_BUCKETS = 1000  # fewer are never what makes a commit slow
 
@@ -66,33 +64,26 @@ class Follower:
             Exception: Whatever the increments raise, and errors that don't pass by themselves.
         """
         owner = new_owner()
-        seconds = _FIRST_PAUSE
         is_checked = False
-        while True:
-            began, error = time.monotonic(), None
-            try:
-                if not is_checked:
-                    await check_deployment(self.settings.client)
-                    is_checked = True
-                with under_way_of(self.settings.client).begin():
-                    if await self._hold(owner):
-                        return
-            except PyMongoError as exc:
-                if not passes_by_itself(exc):
-                    raise
-                error = exc
-                self._pace.fail(exc)
-                level = logging.WARNING if self._pace.is_stuck else logging.INFO
-                _log.log(
-                    level,
-                    "%s begins again at the watermark of %s, part %d, after a %s (%d in a row)",
-                    *(owner, self.settings.name, self.part, type(exc).__name__),
-                    self._pace.failures,
-                )
-            if time.monotonic() - began > _LONGEST_PAUSE:
-                seconds = _FIRST_PAUSE
-            await pause(seconds, error)
-            seconds = min(2 * seconds, _LONGEST_PAUSE, self.settings.lease_seconds / 3)
+
+        async def once() -> bool:
+            nonlocal is_checked
+            if not is_checked:
+                await check_deployment(self.settings.client)
+                is_checked = True
+            return await self._hold(owner)
+
+        def failed(error: PyMongoError) -> None:
+            self._pace.fail(error)
+            level = logging.WARNING if self._pace.is_stuck else logging.INFO
+            _log.log(
+                level,
+                "%s begins again at the watermark of %s, part %d, after a %s (%d in a row)",
+                *(owner, self.settings.name, self.part, type(error).__name__),
+                self._pace.failures,
+            )
+
+        await until_done(self.settings.client, once, failed, self.settings.lease_seconds / 3)
 
     async def _hold(self, owner: str) -> bool:
         """Take the lease and follow; return whether that is all, False if the lease is gone."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -12,20 +13,90 @@ import anyio
 from pymongo.errors import PyMongoError
 
 from aioretry import detached
-from aioretry._faces import Session, under_way_of
+from aioretry._faces import Client, Session, under_way_of
 from aioretry.streams._errors import LeaseLostError, passes_by_itself
 from aioretry.streams._leases import Lease, LeaseKind, Leases
+from aioretry.streams._pace import pause
 
 T = TypeVar("T")
 
 _log = logging.getLogger("aioretry.streams")
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _RELEASE_SECONDS = 2.0
 
 
 def new_owner() -> str:
     """Return a name that no other worker has, and that tells people where it is."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
+async def obeying(work: Callable[[], Awaitable[T]]) -> T:
+    """Do some work that ends when it is cancelled, whatever it waits for.
+
+    PyMongo's asyncio client forgets cancellations: with a time limit it sends by
+    ``asyncio.wait_for()``, which does so before Python 3.12. A task group repeats them.
+
+    Args:
+        work: What to do.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        Exception: What it raised.
+    """
+    failed: list[Exception] = []
+    done: list[T] = []
+
+    async def run() -> None:
+        try:
+            done.append(await work())
+        except Exception as exc:  # noqa: BLE001 - raised below, and not in a group
+            failed.append(exc)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+    for error in failed:
+        raise error
+    return done[0]
+
+
+async def until_done(
+    client: Client,
+    once: Callable[[], Awaitable[bool]],
+    failed: Callable[[PyMongoError], None],
+    longest_pause: float,
+) -> None:
+    """Do something again and again, also after errors that pass by themselves.
+
+    Args:
+        client: Where it is done; when that is drained, nothing is begun again.
+        once: Does it; returns whether that is all.
+        failed: Told of each error.
+        longest_pause: How long to wait at most before the next time, in seconds.
+
+    Raises:
+        DeadlineExceeded: The surrounding deadline is over.
+        ClientDraining: The client is being drained.
+        Exception: Any other error.
+    """
+    seconds = _FIRST_PAUSE
+    while True:
+        began, error = time.monotonic(), None
+        try:
+            with under_way_of(client).begin():
+                if await obeying(once):
+                    return
+        except PyMongoError as exc:
+            if not passes_by_itself(exc):
+                raise
+            failed(exc)
+            error = exc
+        if time.monotonic() - began > _LONGEST_PAUSE:
+            seconds = _FIRST_PAUSE
+        await pause(seconds, error)
+        seconds = min(2 * seconds, _LONGEST_PAUSE, longest_pause)
 
 
 async def hold(

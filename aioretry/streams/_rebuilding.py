@@ -27,7 +27,13 @@ from aioretry.streams._errors import (
     passes_by_itself,
 )
 from aioretry.streams._folding import Fold
-from aioretry.streams._holding import new_owner, release, to_its_end, while_renewed
+from aioretry.streams._holding import (
+    new_owner,
+    obeying,
+    release,
+    to_its_end,
+    while_renewed,
+)
 from aioretry.streams._leases import Lease, LeaseKind
 from aioretry.streams._pace import Courtesy, pause
 from aioretry.streams._settings import Settings
@@ -101,7 +107,7 @@ class Rebuild:
     async def run(self) -> Progress | None:
         """Take all leases, count, and swap; begin again after what passes by itself."""
         with under_way_of(self.settings.client).begin():
-            return await self._run()
+            return await obeying(self._run)
 
     async def _run(self) -> Progress | None:
         session = await self._until_it_passes(self._begin)

@@ -3,8 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import importlib
-import inspect
 import json
 import logging
 import signal
@@ -12,12 +10,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 from bson import json_util
 from pymongo.errors import PyMongoError
 
+from aioretry._targets import load
 from aioretry.streams._aggregator import Aggregator
 from aioretry.streams._errors import (
     LeaseLostError,
@@ -90,7 +88,7 @@ def _command(verb: Verb) -> Callable[[argparse.Namespace], int]:
 
 
 async def _with_aggregator(verb: Verb, arguments: argparse.Namespace) -> int:
-    aggregator = await _load(arguments.target)
+    aggregator = await load(arguments.target, Aggregator)
     was_asked = False
 
     def ask() -> None:
@@ -110,22 +108,6 @@ async def _with_aggregator(verb: Verb, arguments: argparse.Namespace) -> int:
             return _complain(exc, NEEDS_REBUILD)
         except (StreamError, PyMongoError) as exc:
             return _complain(exc, FAILED)
-
-
-async def _load(target: str) -> Aggregator:
-    module, _, name = target.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise SystemExit(f"{target} can't be imported: {exc}") from exc
-    if not isinstance(found, Aggregator) and callable(found):
-        found = found()
-        if inspect.isawaitable(found):
-            found = await found
-    if not isinstance(found, Aggregator):
-        raise SystemExit(f"{target} is no aioretry.streams.Aggregator")
-    return found
 
 
 async def _run(aggregator: Aggregator, arguments: argparse.Namespace) -> int:

@@ -1,6 +1,9 @@
 """Prometheus: metrics of writes, and of what carries them."""
 
+from collections import Counter as CountOf
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from aioretry import AttemptEnded, Event, OperationEnded, RetryScheduled
 from aioretry._faces import Client
@@ -17,7 +20,7 @@ from aioretry.telemetry._describing import (
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 except ModuleNotFoundError as exc:
@@ -25,6 +28,9 @@ except ModuleNotFoundError as exc:
         "aioretry.telemetry.prometheus needs prometheus-client: "
         "pip install 'aioretry-mongo[telemetry]'"
     ) from exc
+
+if TYPE_CHECKING:
+    from aioretry.outbox import Relay
 
 __all__ = ["PrometheusHook"]
 
@@ -93,7 +99,9 @@ class PrometheusHook:
             registry=registry,
         )
         self._clients = Clients()
+        self._relays: WeakSet[Relay] = WeakSet()
         registry.register(_Pools(self._clients))
+        registry.register(_Outboxes(self._relays))
 
     def __call__(self, event: Event) -> None:
         """Take note of an event."""
@@ -123,6 +131,14 @@ class PrometheusHook:
             client: The client; it is not kept alive by this.
         """
         self._clients.add(client)
+
+    def observe_relay(self, relay: "Relay") -> None:
+        """Tell of a relay's deliveries and of its outbox too, whenever metrics are read.
+
+        Args:
+            relay: The relay; it is not kept alive by this.
+        """
+        self._relays.add(relay)
 
     def _where(self, event: OperationEnded | RetryScheduled) -> tuple[str, str]:
         return self._label_of(event.namespace), event.operation
@@ -164,5 +180,52 @@ def _gauges() -> tuple[GaugeMetricFamily, ...]:
         ),
         GaugeMetricFamily(
             "aioretry_queued_attempts", "Attempts that wait for a connection or a thread."
+        ),
+    )
+
+
+class _Outboxes(Collector):
+    """What relays have done, and how their outboxes were a while ago."""
+
+    def __init__(self, relays: "WeakSet[Relay]") -> None:
+        self._relays = relays
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without figures."""
+        return _of_outboxes()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics with their figures of now."""
+        deliveries, entries, oldest = _of_outboxes()
+        counts: CountOf[tuple[str, str, str]] = CountOf()
+        for relay in [*self._relays]:
+            outbox = relay.outbox.full_name
+            for (kind, result), count in relay.deliveries.items():
+                counts[outbox, kind, result] += count
+            if relay.status is not None:  # of all relays, that is so of the one at work
+                entries.add_metric([outbox, "pending"], relay.status.pending)
+                entries.add_metric([outbox, "dead"], relay.status.dead)
+                oldest.add_metric([outbox], relay.status.oldest_seconds)
+        for labels, count in counts.items():
+            deliveries.add_metric(labels, count)
+        return deliveries, entries, oldest
+
+
+def _of_outboxes() -> tuple[CounterMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    return (
+        CounterMetricFamily(
+            "aioretry_outbox_deliveries",
+            "Calls of the function that delivers, by kind and result.",
+            labels=["outbox", "kind", "result"],
+        ),
+        GaugeMetricFamily(
+            "aioretry_outbox_entries",
+            "Entries that are to be handed on, or were given up.",
+            labels=["outbox", "state"],
+        ),
+        GaugeMetricFamily(
+            "aioretry_outbox_oldest_seconds",
+            "For how long the oldest entry that is to be handed on has waited.",
+            labels=["outbox"],
         ),
     )

@@ -3,6 +3,7 @@
 A snippet that shows an error is given what makes the error happen.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -158,6 +159,20 @@ async def sessions(page: Page) -> AsyncGenerator[str, None]:
     assert page.printed() == "perhaps committed\n"
 
 
+async def outbox(page: Page) -> AsyncGenerator[str, None]:
+    sent: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    async def send_mail(to: str, message_id: str) -> None:
+        await sent.put((to, message_id))
+
+    page.give(client=page.client, send_mail=send_mail)
+    yield "create_task("
+    to, message_id = await sent.get()
+    assert ("rex@example.org", 24) == (to, len(message_id))
+    page.names["task"].cancel()
+    await asyncio.wait([page.names["task"]])
+
+
 async def streams(page: Page) -> AsyncGenerator[str, None]:
     await page.client.zoo.create_collection(
         "animals", changeStreamPreAndPostImages={"enabled": True}
@@ -205,6 +220,7 @@ SETUPS: Mapping[str, Setup] = {
     "idempotency-keys.md": idempotency_keys,
     "increments.md": increments,
     "migrating.md": migrating,
+    "outbox.md": outbox,
     "outcomes.md": outcomes,
     "safe-to-repeat.md": safe_to_repeat,
     "sessions.md": sessions,

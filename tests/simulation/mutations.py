@@ -499,7 +499,7 @@ MUTATIONS = [
         "_writes/transactions.py",
         "may_be_committed=outcome_of(exc) is Outcome.UNKNOWN and not self._asks_router()",
         "may_be_committed=False",
-        held_by="tests/unit/_retry/test_transactions.py",
+        held_by="tests/unit/_writes/test_transactions.py",
         why="what is sent after a doubt ends it, or leaves no label",
     ),
     Mutation(

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 from bson.codec_options import CodecOptions
 from pymongo.errors import AutoReconnect, DuplicateKeyError
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
-from aioretry._commands.command import CommandLimits
+from aioretry._commands.command import CommandLimits, Reading
 from aioretry._commands.single import Insert
 from aioretry._commands.target import Target
 from aioretry._drivers.port import (
@@ -351,6 +353,17 @@ class TestAbandoned:
         assert [(record, 1)] == stage.log
         assert (stage.server if sent else None) is execution.server
         assert (True, sent) == (attempt.is_over, not stage.calls[0].token.is_revoked)
+
+    @pytest.mark.parametrize("reads", [True, False])
+    def test_a_read(self, stage, reads):
+        """Its place is free at once: nothing is to be learnt of a late answer."""
+        execution = stage.execution()
+        if reads:
+            reading = Reading(ReadPreference.PRIMARY, ReadConcern())
+            execution.command = replace(execution.command, reading=reading)
+        stage.start(execution).disown(REASON)
+        assert reads is ("place" in stage.log)
+        assert reads is bool(stage.abandoned)
 
     def test_one_that_waits_for_its_place(self, stage):
         """It waits no more, and nothing of it is left in the loop."""

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from pymongo.errors import OperationFailure
+from pymongo.errors import AutoReconnect, OperationFailure
 
 from aioretry import RetryScheduled
 from aioretry._retry.transactions import RETRY_LIMIT, TRANSIENT, TransactionRetries
@@ -65,6 +65,25 @@ async def test_another_run(driver):
     [event] = told
     assert isinstance(event, RetryScheduled)
     assert ("with_transaction", 251, 1) == (event.operation, event.error_code, event.attempt)
+
+
+@pytest.mark.parametrize(("minutes", "runs"), [(30, 2), (0, 1)])
+async def test_a_commit_that_may_be_done(driver, minutes, runs):
+    """It is not run again where servers may have forgotten by now that they have committed it."""
+    driver.session_minutes = minutes
+    session = session_over(driver)
+    driver.answers = [AutoReconnect("it broke"), transient()]
+
+    async def work(given):
+        given.log.append("work")
+
+    if runs == 1:
+        with pytest.raises(OperationFailure) as caught:
+            await call(session, work).run()
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
+    else:
+        await call(session, work).run()
+    assert runs == driver.log.count("work")
 
 
 async def test_no_other_run(driver):

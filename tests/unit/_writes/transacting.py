@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 from pymongo.read_preferences import ReadPreference
@@ -58,11 +59,15 @@ class Driver:
         self.has_room = True
         self.is_late = False
         """Whether there is no time left for the next command."""
+        self.session_minutes = 30
 
     def view(self):
         limits = CommandLimits(16, 48, 9)
         servers = {
-            each: ServerView(each, self.kind, 17, True, None, far, limits, lambda: 0, object())
+            each: replace(
+                ServerView(each, self.kind, 17, True, None, far, limits, lambda: 0, object()),
+                session_minutes=self.session_minutes,
+            )
             for far, each in enumerate(self.addresses)
         }
         return TopologyView(servers, 0.015, servers[ADDRESS].source)

@@ -1,12 +1,34 @@
-"""What a command line names: ``module:name``."""
+"""Commands about what they name: ``module:name``."""
 
+import argparse
+import asyncio
 import importlib
 import inspect
+import logging
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl+C."""
+
+
+def runs(
+    verb: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
+) -> Callable[[argparse.Namespace], int]:
+    """Return what runs an async command, with a log, and returns its exit code."""
+
+    def command(arguments: argparse.Namespace) -> int:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+        try:
+            return asyncio.run(verb(arguments))
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+    return command
 
 
 async def load(target: str, wanted: type[T]) -> T:

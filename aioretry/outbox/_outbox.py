@@ -1,5 +1,6 @@
 """Entries of effects that are to follow a transaction, stored by that."""
 
+import math
 from collections.abc import Collection as Some
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Outbox:
         self.collection: Collection = collection
         self.client = cast(Client, collection.database.client)
         self.full_name = f"{collection.database.name}.{collection.name}"
-        self._keep_seconds = round(keep_seconds)
+        self._keep_seconds = math.ceil(keep_seconds)
         self._entries: Collection = collection.with_options(
             write_concern=MAJORITY,
             read_concern=ReadConcern("majority"),  # what is rolled back has no effects
@@ -188,7 +189,7 @@ class Outbox:
         ]
         cursor = await settled(self._entries.aggregate(pipeline))
         ages = [found["age"] for found in await cursor.to_list(None)]
-        return OutboxStatus(pending, dead, max(0.0, *ages, 0.0))
+        return OutboxStatus(pending, dead, max([0.0, *ages]))
 
     async def dead(self, limit: int = 100) -> list[Entry]:
         """Return entries that were given up, the oldest first, with the reason of each.
@@ -256,7 +257,8 @@ class Outbox:
             PyMongoError: What ``update_one`` raises.
         """
         done = {"$set": {"state": _DELIVERED}, "$currentDate": {"delivered": True}}
-        await self._entries.update_one({"_id": entry.id, "state": _PENDING}, done)
+        # Also one that others have given up since: it was delivered all the same.
+        await self._entries.update_one({"_id": entry.id, "state": {"$ne": _DELIVERED}}, done)
 
     async def fail(self, entry: Entry, error: str, *, is_dead: bool) -> None:
         """Take note of an attempt in vain, unless somebody else has been at work on the entry.

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -128,7 +129,7 @@ class Relay:
             DeadlineExceeded: The surrounding deadline is over.
             PyMongoError: An error that does not pass by itself.
         """
-        owner = new_owner()
+        owner, is_prepared = new_owner(), False
         leases = self._settings.leases
 
         async def serve(lease: Lease) -> None:
@@ -138,7 +139,10 @@ class Relay:
                 self.status = None
 
         async def once() -> bool:
-            await self.outbox.prepare()
+            nonlocal is_prepared
+            if not is_prepared:
+                await self.outbox.prepare()
+                is_prepared = True
             await hold(leases, 0, LeaseKind.RELAY, owner, serve)
             return False
 
@@ -166,7 +170,9 @@ class _Shift:
     _busy: set[str] = field(default_factory=set, init=False)
     _found: dict[str, list[Entry]] = field(default_factory=dict, init=False)
     _news: anyio.Event = field(default_factory=anyio.Event, init=False)
-    _renewed: float = field(default_factory=time.monotonic, init=False)
+    _renewed: tuple[float, float] = field(default=(-math.inf, -math.inf), init=False)
+    """When the latest renewal began, by the monotonic clock and by the wall's."""
+
     _asked: float = field(default=-_STATUS_SECONDS, init=False)
     _error: Exception | None = field(default=None, init=False)
 
@@ -178,10 +184,11 @@ class _Shift:
             LeaseLostError: The lease is somebody else's.
             PyMongoError: The outbox could not be read or written.
         """
+        await self._renew()  # nobody knows how long ago it was taken, if that was retried
         await while_renewed(self._renew, self.settings.leases.seconds / 6, self._serve)
 
     async def _renew(self) -> None:
-        began = time.monotonic()
+        began = time.monotonic(), time.time()
         async with deadline(self.settings.leases.seconds):
             await self.settings.leases.renew(self.lease)
         self._renewed = began
@@ -259,20 +266,28 @@ class _Shift:
             type(error).__name__,
         )
         if not is_dead:
-            self.delayed[key] = time.monotonic() + self._pause(tries)
+            first, longest = self.settings.first_pause, self.settings.longest_pause
+            self.delayed[key] = time.monotonic() + pause_after(tries, first, longest)
         return is_dead
 
     async def _hold_surely(self) -> None:
         """Wait until the lease can't be over: whoever has it may be at work on the next entries."""
         half = self.settings.leases.seconds / 2
-        while time.monotonic() - self._renewed > half:  # noqa: ASYNC110 - or it is cancelled
+        while self._age() > half:  # noqa: ASYNC110 - or it is cancelled
             await anyio.sleep(0.05)
+
+    def _age(self) -> float:
+        # One clock may stand still while the machine sleeps, and the other one may be set.
+        monotonic, wall = self._renewed
+        return max(time.monotonic() - monotonic, time.time() - wall)
 
     async def _failure(self, entry: Entry) -> BaseException | None:
         seconds = self.settings.timeout
         try:
-            async with asyncio.timeout(seconds), deadline(seconds):
-                await self.settings.deliver(entry)
+            # It cancels until that is obeyed, which some of PyMongo's methods don't at once.
+            with anyio.fail_after(seconds):
+                async with deadline(seconds):
+                    await self.settings.deliver(entry)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the entry is not delivered
             return exc
         except asyncio.CancelledError as exc:
@@ -282,7 +297,13 @@ class _Shift:
             return exc
         return None
 
-    def _pause(self, tries: int) -> float:
-        longest = self.settings.longest_pause
-        seconds = min(self.settings.first_pause * 2.0 ** min(tries - 1, 32), longest)
-        return seconds * random.uniform(0.5, 1.0)
+
+def pause_after(tries: int, first: float, longest: float) -> float:
+    """Return how long to wait after so many failures, in seconds.
+
+    Args:
+        tries: How many there were.
+        first: How long to wait after the first one; after each other one twice as long.
+        longest: How long at most. Up to half of it is left to chance.
+    """
+    return min(first * 2.0 ** min(tries - 1, 32), longest) * random.uniform(0.5, 1.0)

@@ -4,23 +4,22 @@ import argparse
 import asyncio
 import contextlib
 import json
-import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from pymongo.errors import PyMongoError
 
 from aioretry import ClientDraining, drain
-from aioretry._targets import load
+from aioretry._targets import load, runs
 from aioretry.outbox._outbox import Outbox
 from aioretry.outbox._relay import Relay
 
 DONE: Final = 0
 FAILED: Final = 1
-INTERRUPTED: Final = 130
 
 _EPILOG = """\
 TARGET names an aioretry.outbox.Relay, or a function without arguments that returns one. It is
@@ -65,14 +64,7 @@ Verb = Callable[[Relay, argparse.Namespace], Awaitable[int]]
 
 
 def _command(verb: Verb) -> Callable[[argparse.Namespace], int]:
-    def command(arguments: argparse.Namespace) -> int:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-        try:
-            return asyncio.run(_with_relay(verb, arguments))
-        except KeyboardInterrupt:
-            return INTERRUPTED
-
-    return command
+    return runs(partial(_with_relay, verb))
 
 
 async def _with_relay(verb: Verb, arguments: argparse.Namespace) -> int:

@@ -59,6 +59,8 @@ async def obeying(work: Callable[[], Awaitable[T]]) -> T:
         group.start_soon(run)
     for error in failed:
         raise error
+    if not done:  # what it waited for was cancelled, and a task group says nothing of that
+        raise asyncio.CancelledError
     return done[0]
 
 

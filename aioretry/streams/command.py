@@ -4,18 +4,18 @@ import argparse
 import asyncio
 import contextlib
 import json
-import logging
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from bson import json_util
 from pymongo.errors import PyMongoError
 
-from aioretry._targets import load
+from aioretry._targets import INTERRUPTED, load, runs
 from aioretry.streams._aggregator import Aggregator
 from aioretry.streams._errors import (
     LeaseLostError,
@@ -31,7 +31,6 @@ DONE: Final = 0
 FAILED: Final = 1
 WRONG: Final = 2
 NEEDS_REBUILD: Final = 3
-INTERRUPTED: Final = 130
 _PAUSE = 1.0  # seconds between two lines of progress, at least
 
 _EPILOG = """\
@@ -77,14 +76,7 @@ Verb = Callable[[Aggregator, argparse.Namespace], Awaitable[int]]
 
 
 def _command(verb: Verb) -> Callable[[argparse.Namespace], int]:
-    def command(arguments: argparse.Namespace) -> int:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-        try:
-            return asyncio.run(_with_aggregator(verb, arguments))
-        except KeyboardInterrupt:
-            return INTERRUPTED
-
-    return command
+    return runs(partial(_with_aggregator, verb))
 
 
 async def _with_aggregator(verb: Verb, arguments: argparse.Namespace) -> int:

@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from aioretry import (
     AttemptEnded,
@@ -15,6 +15,8 @@ from aioretry import (
 )
 from aioretry._faces import Client
 from aioretry.events import name_of
+
+T = TypeVar("T")
 
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
 """The bounds of durations, in seconds, that the semantic conventions advise."""
@@ -79,21 +81,31 @@ def waited_in_vain(event: AttemptEnded) -> bool:
     return event.error_class == "WaitQueueTimeoutError"
 
 
-class Clients:
-    """Clients that are looked at, for as long as anybody else has them."""
+class Observed(Generic[T]):
+    """What is looked at, for as long as anybody else has it."""
 
     def __init__(self) -> None:
         # By identity: clients of one deployment are equal.
-        self._clients: weakref.WeakValueDictionary[int, Client] = weakref.WeakValueDictionary()
+        self._known: weakref.WeakValueDictionary[int, T] = weakref.WeakValueDictionary()
 
-    def add(self, client: Client) -> None:
-        """Look at a client from now on."""
-        self._clients[id(client)] = client
+    def add(self, one: T) -> None:
+        """Look at it from now on."""
+        self._known[id(one)] = one
+
+    def all(self) -> list[T]:
+        """Return what is still there."""
+        # Another thread may ask, and so they may come and go meanwhile.
+        known = [reference() for reference in self._known.valuerefs()]
+        return [one for one in known if one is not None]
+
+
+class Clients(Observed[Client]):
+    """Clients that are looked at."""
 
     def connections(self) -> Mapping[tuple[str, str], int]:
         """Return how many connections there are, by server and state."""
         found: Counter[tuple[str, str]] = Counter()
-        for client in self._all():
+        for client in self.all():
             for address, counts in connection_counts(client).items():
                 server = name_of(address)
                 found[server, "used"] += counts.used
@@ -103,7 +115,7 @@ class Clients:
     def most_connections(self) -> Mapping[str, int]:
         """Return how many connections there may be, by server; where there is no limit, nothing."""
         found: Counter[str] = Counter()
-        for client in self._all():
+        for client in self.all():
             for address, counts in connection_counts(client).items():
                 found[name_of(address)] += counts.most
         return +found
@@ -111,7 +123,7 @@ class Clients:
     def pending(self) -> Mapping[str, int]:
         """Return how many attempts wait for a connection, by all servers that their client has."""
         found: Counter[str] = Counter()
-        for client in self._all():
+        for client in self.all():
             servers = ",".join(sorted(map(name_of, connection_counts(client))))
             found[servers] += thread_counts(client).queued
         return found
@@ -119,7 +131,7 @@ class Clients:
     def threads(self) -> Mapping[str, int]:
         """Return how many threads there are, by state."""
         found = Counter({"busy": 0, "idle": 0, "abandoned": 0})
-        for client in self._all():
+        for client in self.all():
             counts = thread_counts(client)
             found["idle"] += counts.idle
             found["abandoned"] += counts.abandoned
@@ -128,9 +140,4 @@ class Clients:
 
     def queued(self) -> int:
         """Return how many attempts wait for a connection or a thread."""
-        return sum(thread_counts(client).queued for client in self._all())
-
-    def _all(self) -> list[Client]:
-        # Another thread may ask, and so they may come and go meanwhile.
-        clients = [reference() for reference in self._clients.valuerefs()]
-        return [client for client in clients if client is not None]
+        return sum(thread_counts(client).queued for client in self.all())

@@ -3,7 +3,6 @@
 from collections import Counter as CountOf
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 from aioretry import AttemptEnded, Event, OperationEnded, RetryScheduled
 from aioretry._faces import Client
@@ -12,6 +11,7 @@ from aioretry.telemetry._describing import (
     BUCKETS,
     WAIT_BUCKETS,
     Clients,
+    Observed,
     is_first_told,
     outcome_of_event,
     reason_of,
@@ -99,7 +99,7 @@ class PrometheusHook:
             registry=registry,
         )
         self._clients = Clients()
-        self._relays: WeakSet[Relay] = WeakSet()
+        self._relays: Observed[Relay] = Observed()
         registry.register(_Pools(self._clients))
         registry.register(_Outboxes(self._relays))
 
@@ -187,7 +187,7 @@ def _gauges() -> tuple[GaugeMetricFamily, ...]:
 class _Outboxes(Collector):
     """What relays have done, and how their outboxes were a while ago."""
 
-    def __init__(self, relays: "WeakSet[Relay]") -> None:
+    def __init__(self, relays: "Observed[Relay]") -> None:
         self._relays = relays
 
     def describe(self) -> Iterable[Metric]:
@@ -198,9 +198,9 @@ class _Outboxes(Collector):
         """Return the metrics with their figures of now."""
         deliveries, entries, oldest = _of_outboxes()
         counts: CountOf[tuple[str, str, str]] = CountOf()
-        for relay in [*self._relays]:
+        for relay in self._relays.all():
             outbox = relay.outbox.full_name
-            for (kind, result), count in relay.deliveries.items():
+            for (kind, result), count in dict(relay.deliveries).items():  # it grows meanwhile
                 counts[outbox, kind, result] += count
             if relay.status is not None:  # of all relays, that is so of the one at work
                 entries.add_metric([outbox, "pending"], relay.status.pending)

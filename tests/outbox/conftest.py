@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from aioretry import ClientDraining, transaction
+from aioretry import ClientDraining, run_transaction
 from aioretry.outbox import Entry, Outbox, Relay
 from tests.clients import for_both
 
@@ -71,10 +71,12 @@ def add(client, outbox):
     """Add entries in one transaction: texts such as ``a1``, whose key is their first letter."""
 
     async def add(*whats):
-        async with transaction(client) as session:
+        async def add_all(session):
             return [
                 await outbox.add(session, "tell", {"what": what}, key=what[0]) for what in whats
             ]
+
+        return await run_transaction(client, add_all)
 
     return add
 

@@ -1,6 +1,7 @@
 """Entries are handed on at least once, those of a key in order, by one relay at a time."""
 
 import asyncio
+import contextlib
 
 import anyio
 import pytest
@@ -9,6 +10,7 @@ from pymongo.errors import OperationFailure
 
 from aioretry import ClientDraining, DeadlineExceeded, deadline, drain, run_transaction
 from aioretry.outbox import Outbox, Relay, Undeliverable
+from aioretry.outbox._relay import pause_after
 from aioretry.telemetry.prometheus import PrometheusHook
 from tests.outbox.conftest import QUICK, Receiver, emptied, until
 
@@ -202,8 +204,8 @@ async def test_a_drain(client, outbox, add, at_work):
     task = at_work(Relay(outbox, deliver, **{**QUICK, "lease_seconds": 30.0}))
     await began.wait()
     draining = asyncio.create_task(drain(client, 20.0))
-    while (await asyncio.wait([task], timeout=0.05))[0]:
-        raise AssertionError("it has not waited for what is being delivered")
+    await asyncio.wait([task], timeout=0.05)
+    assert not draining.done()
     go_on.set()
     assert (await draining).is_complete
     with pytest.raises(ClientDraining):
@@ -246,12 +248,72 @@ async def test_an_error_that_stays(outbox, relay, replica_set, collection):
 async def test_many_receivers_are_ill(outbox, receiver, add, at_work, monkeypatch):
     """Then no new keys are tried: whatever is asked for, the answer would be the same."""
     monkeypatch.setattr("aioretry.outbox._relay._MOST_DELAYED", 2)
-    receiver.wrong = dict.fromkeys([f"{letter}1" for letter in "abcdef"], 2)
+    receiver.wrong = dict.fromkeys([f"{letter}1" for letter in "abcdef"], 1)
     await add(*receiver.wrong)
-    relay = Relay(outbox, receiver, at_once=2, **QUICK)
+    slow = {**QUICK, "first_pause": 0.4, "longest_pause": 0.4}
+    at_work(Relay(outbox, receiver, at_once=1, **slow))  # so it reads five keys at once
+    await emptied(outbox)
+    assert sorted(receiver.what()) == sorted([*receiver.wrong] * 2)
+    assert receiver.what().index("f1") >= 5 + 4
+
+
+async def test_no_retry_without_a_pause(outbox, receiver, add, at_work):
+    """What has failed is not tried again meanwhile, however much there is to do."""
+    receiver.wrong["a1"] = 1
+    await add("a1")
+    at_work(Relay(outbox, receiver, **{**QUICK, "first_pause": 60.0, "longest_pause": 60.0}))
+    for n in range(5):
+        await add(f"b{n}")
+        await until(lambda n=n: receiver.what()[-1:] == [f"b{n}"])
+    assert receiver.what().count("a1") == 1
+
+
+def test_pauses():
+    """They double, up to the longest; half of each is left to chance."""
+    for tries, seconds in (1, 1.0), (2, 2.0), (5, 16.0), (9, 100.0), (5000, 100.0):
+        pauses = [pause_after(tries, 1.0, 100.0) for _ in range(50)]
+        assert seconds / 2 <= min(pauses) < max(pauses) <= seconds
+
+
+async def test_what_does_not_obey(outbox, add, at_work):
+    """It is cancelled until it does: PyMongo's asyncio client forgets a cancellation."""
+    calls = []
+
+    async def deliver(entry):
+        calls.append(entry)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        if len(calls) == 1:
+            await asyncio.Event().wait()
+
+    await add("a1")
+    at_work(Relay(outbox, deliver, timeout=0.05, max_attempts=2, **QUICK))
+    await emptied(outbox)
+    assert [entry.attempts for entry in calls] == [0, 1]
+
+
+async def test_a_lease_that_was_long_in_coming(outbox, relay, receiver, add, at_work, monkeypatch):
+    """It is renewed before anything is handed on: it may be over, if taking it was retried."""
+    renewals, renew = [], relay._settings.leases.renew
+
+    async def noted(lease):
+        renewals.append(receiver.what())
+        return await renew(lease)
+
+    monkeypatch.setattr(relay._settings.leases, "renew", noted)
+    await add("a1")
     at_work(relay)
     await emptied(outbox)
-    assert sorted(receiver.what()) == sorted([*receiver.wrong] * 3)
+    assert renewals[0] == []
+
+
+async def test_delivered_though_given_up(outbox, add):
+    """Whoever was away while others gave it up has delivered it all the same."""
+    await add("a1")
+    (entry,) = (await outbox.pending([], 10))["a"]
+    await outbox.fail(entry, "no", is_dead=True)
+    await outbox.end(entry)
+    assert (await outbox.status()).dead == 0
 
 
 @pytest.mark.parametrize(

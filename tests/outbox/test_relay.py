@@ -62,7 +62,8 @@ async def test_not_more_at_once(outbox, add, at_work):
         inside -= 1
 
     await add(*(f"{letter}{n}" for letter in "abcdefgh" for n in range(3)))
-    at_work(Relay(outbox, deliver, at_once=2, **QUICK))
+    # When one ends the next one begins, and does not wait for a look at the outbox.
+    at_work(Relay(outbox, deliver, at_once=2, **{**QUICK, "poll_seconds": 60.0}))
     await emptied(outbox)
     assert most == 2
 
@@ -91,6 +92,7 @@ async def test_whatever_is_raised(outbox, relay, receiver, add, at_work, error):
     at_work(relay)
     await emptied(outbox)
     assert receiver.what() == ["a1", "a1"]
+    assert relay.deliveries["tell", "failed"] == 1
 
 
 async def test_what_takes_too_long(outbox, add, at_work):
@@ -144,6 +146,25 @@ async def test_cancelled_at_any_moment(outbox, add):
         async with asyncio.timeout(20):
             await asyncio.wait([task])
         await outbox.status()
+
+
+async def test_a_cancellation_that_is_forgotten(outbox, relay, monkeypatch):
+    """By whatever it waits for: it comes again."""
+    waits = asyncio.Event()
+
+    async def forget():
+        with contextlib.suppress(asyncio.CancelledError):
+            waits.set()
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(outbox, "prepare", forget)
+    task = asyncio.create_task(relay.run())
+    await waits.wait()
+    task.cancel()
+    async with asyncio.timeout(20):
+        await asyncio.wait([task])
+    assert task.cancelled()
 
 
 async def test_one_at_a_time(outbox, add, at_work):

@@ -234,6 +234,7 @@ def test_private_names_of_others_are_left_alone(path):
         "_calls",
         "_commit",
         "_first_statement",
+        "_is_given_up",
         "_is_lent",
         "_watch",
         "_why_open",

@@ -482,6 +482,10 @@ class SessionCalls(Protocol):
         """Have a session abort from now on; returns and raises as :meth:`begin_commit`."""
         ...
 
+    def keep_open(self, session: Any) -> None:
+        """Have a session whose transaction is gone be in one, of which nothing is sent."""
+        ...
+
     def end_commit(self, transaction: Any, *, unpin: bool) -> None:
         """Have a transaction be in progress no more, because it was committed, or may be.
 

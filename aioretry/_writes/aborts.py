@@ -76,6 +76,8 @@ async def _abort(session: TransactionalSession, seconds: float | None, *, runs_a
     if not path.makes_transactions:
         await asyncio.shield(calls.drivers_abort(session))
         return
+    if leave_given_up(session):
+        return
     transaction = calls.begin_abort(session)
     if transaction is None:
         return
@@ -133,6 +135,10 @@ def abort_for_certain(session: TransactionalSession) -> asyncio.Future[None]:
     Returns:
         A future that is done after the first try; it never raises.
     """
+    if leave_given_up(session):
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
     aborting = Aborting(session)
     aborting.begin()
     return aborting.first
@@ -141,12 +147,27 @@ def abort_for_certain(session: TransactionalSession) -> asyncio.Future[None]:
 def abort_left(session: TransactionalSession) -> asyncio.Future[None] | None:
     """Abort a transaction that its owner has no more time for; None if there is nothing to abort.
 
+    Its owner is still in it, and can't commit it any more.
+
     Returns:
         A future that is done after the first try; it never raises.
     """
-    if not session._write_path.makes_transactions or session._calls.begin_abort(session) is None:
+    if not session._write_path.makes_transactions:
         return None
-    return abort_for_certain(session)
+    is_begun = session._calls.begin_abort(session) is not None
+    first = abort_for_certain(session) if is_begun else None
+    if session._commit is None:  # else whoever commits it is told what becomes of that
+        session._is_given_up = True
+        session._calls.keep_open(session)
+    return first
+
+
+def leave_given_up(session: TransactionalSession) -> bool:
+    """Have a session end what a drain has aborted; return whether there was anything."""
+    is_given_up = session._is_given_up and session._calls.has_begun_transaction(session)
+    if is_given_up:
+        leave_to_next(session)
+    return is_given_up
 
 
 def _begin(

@@ -20,11 +20,12 @@ from aioretry._retry.transactions import (
     outcome_of_commit,
 )
 from aioretry._retry.verdict import code_of
-from aioretry._writes.aborts import abort_for_certain
+from aioretry._writes.aborts import abort_for_certain, leave_given_up
 from aioretry._writes.context import TransactionalSession, WritePath
 from aioretry._writes.single import Write
 from aioretry.deadlines import Deadline
 from aioretry.errors import (
+    ClientDraining,
     DeadlineExceeded,
     Doubt,
     Outcome,
@@ -32,8 +33,11 @@ from aioretry.errors import (
     copy_report,
     links_of,
     own_report_of,
+    refusal,
 )
 from aioretry.events import RetryScheduled
+
+_GIVEN_UP = "the client was drained before the transaction was committed; it is aborted"
 
 
 def commit(session: TransactionalSession) -> asyncio.Future[None]:
@@ -56,6 +60,8 @@ def commit(session: TransactionalSession) -> asyncio.Future[None]:
         return asyncio.ensure_future(_drivers_commit(session))
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
+        if leave_given_up(session):
+            raise refusal(ClientDraining(_GIVEN_UP))
         transaction = calls.begin_commit(session)
     except InvalidOperation as exc:  # told by the future, as Motor does
         done.set_exception(exc)

@@ -72,6 +72,10 @@ class TransactionalSession:
     _commit: Any = None
     """The commit of its latest transaction; None if that was not begun."""
 
+    _is_given_up: bool = False
+    """Whether its transaction was aborted by a drain, and not by whoever has it: they are to be
+    told when they commit."""
+
     _first_statement: Any = None
     """A weak reference to the statement that begins the latest transaction; None before that."""
 

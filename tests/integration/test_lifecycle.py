@@ -30,6 +30,7 @@ from aioretry import (
     ready,
     resolve,
     run_transaction,
+    transaction,
 )
 from aioretry._faces import settled
 from aioretry.idempotent import Keys, PendingUpdates, VersionedDocuments, insert_once
@@ -241,14 +242,14 @@ class TestDraining:
     async def test_a_transaction_ends(self, drained, things, stored):
         """Its next statements and its commit are part of it."""
         async with await drained.start_session() as session:
-            transaction = session.start_transaction()
+            started = session.start_transaction()
             await things.insert_one({"_id": 1}, session=session)
             draining = asyncio.create_task(drain(drained, GUARD))
             await began_to_drain(drained)
             await refused(lambda: things.insert_one({"_id": 9}))
             await things.insert_one({"_id": 2}, session=session)
             assert not draining.done()
-            del transaction
+            del started
             await session.commit_transaction()
             assert (await draining).is_complete
         assert stored.count_documents({}) == 2
@@ -419,6 +420,63 @@ class TestDraining:
         await close(drained)
         assert stored.find_one_and_update({"_id": 1}, {"$inc": {"n": 1}}, maxTimeMS=10_000)
         assert stored.find_one({"_id": 1})["n"] == 1
+
+    @pytest.mark.parametrize("way", ["block", "run", "with_transaction", "start"])
+    async def test_who_is_left_is_told(self, drained, things, stored, way):
+        """A block that sends nothing more is not told that its transaction was committed."""
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def work(session):
+            await things.insert_one({"_id": 1}, session=session)
+            inside.set()
+            await go_on.wait()
+
+        async def transact():
+            if way == "block":
+                async with transaction(drained) as session:
+                    await work(session)
+            elif way == "run":
+                await run_transaction(drained, work)
+            else:
+                async with await drained.start_session() as session:
+                    if way == "with_transaction":
+                        await session.with_transaction(work)
+                        return
+                    async with session.start_transaction():
+                        await work(session)
+
+        async with asyncio.timeout(GUARD):
+            left = asyncio.create_task(transact())
+            await inside.wait()
+            assert (await drain(drained, 0.1)).blocks == 1
+            go_on.set()
+            with pytest.raises(ClientDraining, match="it is aborted") as excinfo:
+                await left
+        assert outcome_of(excinfo.value) is Outcome.NOT_APPLIED
+        assert not stored.count_documents({})
+
+    async def test_nothing_outside_of_a_transaction(self, replica_set, drained, things, stored):
+        """The driver's own command is no write of its own while its transaction is aborted."""
+        database, name = things.database, things.name
+
+        async def transact():
+            async with transaction(drained) as session:
+                await things.insert_one({"_id": 1}, session=session)
+                inside.set()
+                await go_on.wait()
+                await database.command("insert", name, documents=[{"_id": 2}], session=session)
+
+        inside, go_on = asyncio.Event(), asyncio.Event()
+        left = asyncio.create_task(transact())
+        async with replica_set.faults.hang("abortTransaction", times=None) as hang:
+            await inside.wait()
+            draining = asyncio.create_task(drain(drained, 0.1))
+            await hang.wait_until_fired()
+            go_on.set()
+            with pytest.raises(ClientDraining):
+                await left
+            assert (await draining).blocks == 1
+        assert not stored.count_documents({})
 
     async def test_an_abort_under_way(self, replica_set, drained, things):
         """It is waited for, and reported where it can't end."""

@@ -8,12 +8,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pymongo.client_session import TransactionOptions as OwnOptions  # type: ignore[attr-defined]
 from pymongo.errors import InvalidOperation
 from pymongo.read_preferences import ReadPreference
 
 from aioretry._commands.error_codes import OVERLOADED
 from aioretry._drivers.port import TransactionOptions
 from aioretry._drivers.transaction_runs import Runs
+from aioretry.errors import ClientDraining, refusal
 
 
 def like(session: Any) -> Any:
@@ -153,6 +155,8 @@ class _Stamp(_Guarded):
         # there are no sessions, and PyMongo would refuse every transaction over it. If the driver
         # has just lost the server, the server itself is to answer.
         session: Any = self._owner()
+        if session._is_gone:
+            raise refusal(ClientDraining("the client was drained, and the transaction aborted"))
         if not connection.supports_sessions:
             servers = session.client.topology_description.server_descriptions()
             server = servers.get(connection.address)
@@ -204,7 +208,7 @@ def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
     # whether they are in a transaction.
     kind, transaction = type(session), session._transaction
     session._air = air or Air()
-    session._is_spent = False
+    session._is_spent = session._is_gone = False
     session._latest = {}
     session._process_response = _Hearing(session)
     session._apply_to = _Stamp(session, _going_on(kind._apply_to), runs)
@@ -319,6 +323,18 @@ class EngineSessionCalls:
                 return None
             case _:
                 return transaction
+
+    def keep_open(self, session: Any) -> None:
+        """Have a session whose transaction is gone be in one, of which nothing is sent.
+
+        Whoever still writes in it, be it by the driver's own commands, would do so outside of a
+        transaction.
+        """
+        own = self.own(session)
+        own._is_gone = True
+        transaction = own._transaction
+        transaction.state = self.states.IN_PROGRESS
+        transaction.opts = transaction.opts or OwnOptions()
 
     def end_commit(self, transaction: Any, *, unpin: bool) -> None:
         """Have a transaction be in progress no more, because it was committed, or may be."""

@@ -165,6 +165,9 @@ class Calls:
     def end_commit(self, transaction, *, unpin):
         transaction.has_ended, transaction.is_unpinned = True, unpin
 
+    def keep_open(self, session):
+        self._log.append("kept open")
+
     def end_abort(self, transaction):
         transaction.has_ended = True
 

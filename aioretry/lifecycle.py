@@ -11,7 +11,7 @@ import anyio
 from pymongo.errors import ConnectionFailure, InvalidOperation, ServerSelectionTimeoutError
 
 from aioretry._writes.aborts import abort_left
-from aioretry._writes.context import WritePath, path_of, patience, settled
+from aioretry._writes.context import CLOSE_TIMEOUT, WritePath, path_of, patience, settled
 from aioretry.deadlines import Deadline, deadline
 from aioretry.errors import DeadlineExceeded, Outcome, outcome_of
 
@@ -220,10 +220,13 @@ async def drain(client: Any, timeout: float = 10.0) -> Drained:  # noqa: ASYNC10
     under_way = path.under_way
     under_way.is_draining = True
     await _comes(lambda: under_way.is_over or not path.is_busy(), limit)
-    if path.is_busy() and not under_way.is_over:
+    seconds = _LAST_PATIENCE
+    if under_way.is_over:  # by another drain, which may still abort; or by close()
+        seconds += CLOSE_TIMEOUT
+    elif path.is_busy():
         await _give_up(path)
     left = under_way.left
-    await _comes(lambda: all(each.done() for each in left), Deadline.after(_LAST_PATIENCE))
+    await _comes(lambda: all(each.done() for each in left), Deadline.after(seconds))
     failures = [each.failure for each in left if each.done()]
     drained = Drained(
         tuple(exc for exc in failures if exc is not None),
@@ -239,9 +242,11 @@ async def _give_up(path: WritePath) -> None:
     path.leave()
     aborts = [abort_left(session) for session in path.under_way.transactions()]
     tried = [abort for abort in aborts if abort is not None]
-    if tried:  # else they would bar others for a minute
-        await asyncio.wait(tried, timeout=_LAST_PATIENCE)
-    path.give_up()
+    try:
+        if tried:  # else they would bar others for a minute
+            await asyncio.wait(tried, timeout=_LAST_PATIENCE)
+    finally:  # nobody else does, should this be cancelled
+        path.give_up()
 
 
 async def _comes(what: Callable[[], bool], limit: Deadline) -> bool:

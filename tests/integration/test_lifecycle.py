@@ -379,8 +379,35 @@ class TestDraining:
             await began_to_drain(drained)
             await close(drained)
             done = await draining
-        assert not done.is_complete
-        assert done.unended or (write.exception(),) == done.unknown
+        assert (write.exception(),) == done.unknown == done.errors
+        assert not done.unended
+
+    @pytest.mark.parametrize("how", ["cancelled", "two"])
+    async def test_while_aborts_hang(self, replica_set, drained, things, how):
+        """What is left is given up all the same, and each drain tells of the same."""
+        await things.insert_one({"_id": 0})
+        session = await drained.start_session()
+        session.start_transaction()
+        await things.insert_one({"_id": 1}, session=session)
+        faults = replica_set.faults
+        async with (
+            faults.hang("abortTransaction", times=None) as aborting,
+            faults.hang("insert") as hang,
+            asyncio.timeout(GUARD),
+        ):
+            write = asyncio.ensure_future(things.insert_one({"_id": 2}))
+            await hang.wait_until_fired()
+            first = asyncio.create_task(drain(drained, 0.1))
+            await aborting.wait_until_fired()
+            if how == "cancelled":
+                first.cancel()
+                await asyncio.wait([first])
+            second = await drain(drained, 0.1)
+            assert (write.exception(),) == second.errors == second.unknown
+            assert (second.blocks, second.unended) == (1, 0)
+            if how == "two":
+                assert second == await first
+        await session.end_session()
 
     async def test_each_is_counted_once(self, replica_set, drained, things):
         """Of several that travel together, those, and not their command."""

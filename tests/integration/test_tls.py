@@ -1,14 +1,17 @@
 """Writes over encrypted connections, which the event loop makes itself as well."""
 
 import asyncio
+import contextvars
+import gc
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
 import trustme
 from bson.codec_options import TypeDecoder, TypeRegistry
 
-from aioretry import RetryClient
+from aioretry import RetryClient, connection_counts
 from aioretry.testing import Mongod, ReplicaSet, find_mongod
 
 LARGE = "x" * 12_000_000
@@ -92,6 +95,28 @@ async def test_large_messages(client):
     )
     assert LARGE == found["text"]
     assert 50 == await large.count_documents({"n": 1, "_id": {"$type": "int"}})
+
+
+async def test_a_connection_keeps_nobodys_context(client):
+    """What the request was that had it opened is forgotten, however long it is used."""
+
+    class Request:
+        """What a service has in a context variable."""
+
+    async def serve():
+        request = Request()
+        of_request.set(request)
+        await asyncio.gather(*(client.tls.served.insert_one({}) for _ in range(10)))
+        return weakref.ref(request)
+
+    of_request = contextvars.ContextVar("request")
+    await client.tls.served.insert_one({})
+    known = await asyncio.create_task(serve())
+    assert sum(counts.idle + counts.used for counts in connection_counts(client).values()) > 1
+    async with asyncio.timeout(20):
+        while known() is not None:
+            await asyncio.sleep(0.05)
+            gc.collect()
 
 
 async def test_the_connection_is_motors_too(encrypted, authority):

@@ -173,7 +173,7 @@ class Dispatch:
             result: What came of it if it ended thereby, or None.
         """
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
-            entry.land(result or NoServer())
+            entry.context.run(entry.land, result or NoServer())
             return
         self.free(entry)
         entry.openings += 1

@@ -1,6 +1,7 @@
 """What an attempt has done in a task: PyMongo's own command, or a connection opened."""
 
 import asyncio
+import contextvars
 from typing import Any
 
 from pymongo.errors import ConnectionFailure, OperationFailure
@@ -17,7 +18,7 @@ from aioretry._drivers.pymongo_async.calls import AsyncioCalls
 
 
 class TaskJob:
-    """Something that is done for an attempt, in its context.
+    """Something that is done for an attempt.
 
     Args:
         calls: The client.
@@ -31,9 +32,8 @@ class TaskJob:
         self._entry = entry
         self._call = entry.call
         self._is_abandoned = False
-        context = entry.context.copy()
         # Not by the loop's factory, which may begin it at once.
-        self._task = asyncio.Task(self._run(), loop=entry.loop, context=context)
+        self._task = asyncio.Task(self._run(), loop=entry.loop, context=self._own_context())
         calls.tasks.add(self._task)
         self._task.add_done_callback(calls.tasks.discard)
         self._task.add_done_callback(self._ended)
@@ -57,6 +57,10 @@ class TaskJob:
             result = self._steps.failed(self._call, asyncio.CancelledError())
         self._entry.context.run(self._entry.land, result)
 
+    def _own_context(self) -> contextvars.Context:
+        """Return what it is done in."""
+        return self._entry.context.copy()
+
     async def _run(self) -> None:
         """Do it, and tell."""
         raise NotImplementedError
@@ -68,6 +72,10 @@ class TaskOpening(TaskJob):
     def end(self) -> None:
         """End nothing: the connection is of use to others when it is open."""
         self._is_abandoned = True
+
+    def _own_context(self) -> contextvars.Context:
+        # An encrypted one is read from in the context that it was opened in, for all of its life.
+        return contextvars.Context()
 
     async def _run(self) -> None:
         result = await self._open()

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -154,12 +155,18 @@ class Uses:
     """Tells a client's watch when one of its connections is used."""
 
     def __init__(self) -> None:
-        self.watch: ServerWatch | None = None
+        # Weakly: the pools have it, which PyMongo's monitors have for as long as the client lives.
+        self._watch: weakref.ref[ServerWatch] | None = None
+
+    def be_told_to(self, watch: "ServerWatch") -> None:
+        """Have a watch told, as long as its client has it."""
+        self._watch = weakref.ref(watch)
 
     def note(self) -> None:
         """Have somebody look."""
-        if self.watch is not None:
-            self.watch.note()
+        watch = None if self._watch is None else self._watch()
+        if watch is not None:
+            watch.note()
 
 
 def given_up(address: Address) -> AutoReconnect:

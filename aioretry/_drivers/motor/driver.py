@@ -46,7 +46,7 @@ class MotorDriver(EngineDriver):
         ending = ThreadSessionEnding(calls)
         most = min(size, _MOST_THREADS)
         self._watch = ThreadWatch(calls, doubt_after)
-        uses.watch = self._watch
+        uses.be_told_to(self._watch)
         super().__init__(
             calls,
             "RetryClient",

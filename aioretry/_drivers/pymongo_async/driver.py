@@ -40,7 +40,7 @@ class AsyncioDriver(EngineDriver):
         session = AsyncMongoClient.start_session(client)
         super().__init__(calls, name, size, TaskProber(calls), ending, session)
         self._watch = TaskWatch(calls, doubt_after)
-        uses.watch = self._watch
+        uses.be_told_to(self._watch)
         self._has_begun = False
 
     def attempt(

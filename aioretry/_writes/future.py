@@ -111,13 +111,15 @@ class RunningWrite(asyncio.Future[T]):
         # Not a step of the task: one that is cancelled before it begins takes no step.
         self._task.add_done_callback(self._end_with)
 
-    def _fail_to_begin(self, exc: BaseException) -> None:
+    def _fail_to_begin(self, exc: BaseException, *, may_be_under_way: bool = False) -> None:
         """End with what a beginning has raised; if it is no Exception, raise it at once."""
         if isinstance(exc, Exception):
             self._fail(exc)
-        else:
-            self._running.discard(self)
-            raise exc
+            return
+        self._running.discard(self)
+        if self.watch is not None and not may_be_under_way:
+            self.watch.end(exc)
+        raise exc
 
     def _end_with(self, task: asyncio.Task[Any]) -> None:
         self._task = None

@@ -79,7 +79,7 @@ class Write(RunningWrite[T]):
                 self._context = contextvars.copy_context()
                 self._pending = coordinator.launch(execution, self)
         except BaseException as exc:  # noqa: BLE001 - raised where the write is awaited
-            self._fail_to_begin(exc)
+            self._fail_to_begin(exc, may_be_under_way=True)
         return self
 
     @property

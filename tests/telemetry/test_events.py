@@ -227,6 +227,26 @@ class TestFailures:
         [[_, ended]] = require_whole(events)
         assert (Outcome.NOT_APPLIED, "ValueError") == (ended.outcome, ended.error_class)
 
+    @pytest.mark.parametrize("name", ["insert_one", "insert_many", "coalesced"])
+    async def test_arguments_that_stop_it(self, name, watched, events):
+        """So has one whose arguments raise what is no Exception."""
+
+        class Stopping(dict):
+            def __contains__(self, key):
+                raise GeneratorExit
+
+            setdefault = __contains__
+
+        calls = {
+            "insert_one": watched.insert_one,
+            "insert_many": lambda document: watched.insert_many([document]),
+            "coalesced": watched.coalesced().insert_one,
+        }
+        with pytest.raises(GeneratorExit):
+            await calls[name](Stopping())
+        [[_, ended]] = require_whole(events)
+        assert (Outcome.NOT_APPLIED, "GeneratorExit") == (ended.outcome, ended.error_class)
+
     @pytest.mark.parametrize("name", ["update_one", "insert_many"])
     async def test_cancelled(self, name, replica_set, watched, events):
         """A write that is cancelled ends, with the attempt that was given up before it."""

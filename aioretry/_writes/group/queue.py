@@ -235,8 +235,10 @@ class GroupQueue:
         except Exception as exc:  # noqa: BLE001 - raised where it is awaited, as by Motor
             member.refuse(exc)
             return member
-        except BaseException:
+        except BaseException as exc:
             member.as_part()  # of nothing, and never begun
+            if watch is not None:
+                watch.end(exc)
             raise
         if deadline is not None and deadline.is_limited:
             self._expect(deadline, member)

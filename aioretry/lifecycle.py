@@ -76,6 +76,7 @@ async def ready(client: Any, timeout: float = 30.0) -> None:  # noqa: ASYNC109 -
         ConnectionFailure: No server that takes writes was found, or has answered, in time.
         DeadlineExceeded: The ``minPoolSize`` connections could not be made in time.
         OperationFailure: The server refuses the client, such as for its credentials.
+        ClientDraining: The client is being drained.
         InvalidOperation: The client was closed, or is used on another event loop.
         TypeError: ``client`` is of another class, or ``timeout`` no number.
         ValueError: ``timeout`` is not above 0.
@@ -83,6 +84,7 @@ async def ready(client: Any, timeout: float = 30.0) -> None:  # noqa: ASYNC109 -
     path = path_of(client)
     seconds = patience("timeout", timeout)
     path.coordinator()
+    path.under_way.admit()
     async with deadline(seconds) as found:
         limit = found or Deadline.after(seconds)
         while not await _answers(client, limit):  # noqa: ASYNC110 - it asks a server
@@ -95,6 +97,7 @@ async def ready(client: Any, timeout: float = 30.0) -> None:  # noqa: ASYNC109 -
         if not await _comes(lambda: not _missing(path, least), limit):
             text = f"{_missing(path, least)} of the minPoolSize={least} connections are not made"
             raise DeadlineExceeded(text)
+    path.under_way.admit()  # it may be drained since
 
 
 async def _answers(client: Any, limit: Deadline) -> bool:

@@ -125,6 +125,18 @@ class TestReady:
                 async with deadline(0.3):
                     await ready(client, 60)
 
+    async def test_a_client_that_is_drained(self, replica_set, drained):
+        """It will never write, also if it is drained while its servers are looked for."""
+        primary = await replica_set.primary()
+        async with replica_set.faults.delay(0.3, "ping", member=primary) as delay:
+            waiting = asyncio.create_task(ready(drained, GUARD))
+            await delay.wait_until_fired()
+            await drain(drained)
+            with pytest.raises(ClientDraining):
+                await waiting
+        with pytest.raises(ClientDraining):
+            await ready(drained, GUARD)
+
 
 class TestReadiness:
     async def test_a_client_that_nobody_used(self, client_class, replica_set):

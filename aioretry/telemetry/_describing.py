@@ -102,6 +102,15 @@ class Observed(Generic[T]):
 class Clients(Observed[Client]):
     """Clients that are looked at."""
 
+    def add(self, one: Client) -> None:
+        """Look at a client from now on.
+
+        Raises:
+            TypeError: It is a client of another class.
+        """
+        connection_counts(one)  # else all that is read with it would fail, time after time
+        super().add(one)
+
     def connections(self) -> Mapping[tuple[str, str], int]:
         """Return how many connections there are, by server and state."""
         found: Counter[tuple[str, str]] = Counter()

@@ -128,6 +128,9 @@ class OpenTelemetryHook:
 
         Args:
             client: The client; it is not kept alive by this.
+
+        Raises:
+            TypeError: It is a client of another class.
         """
         if self._metrics is not None:
             self._metrics.clients.add(client)

@@ -2,11 +2,11 @@
 
 from collections import Counter as CountOf
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from aioretry import AttemptEnded, Event, OperationEnded, RetryScheduled
 from aioretry._faces import Client
 from aioretry.events import name_of
+from aioretry.outbox import Relay
 from aioretry.telemetry._describing import (
     BUCKETS,
     WAIT_BUCKETS,
@@ -28,9 +28,6 @@ except ModuleNotFoundError as exc:
         "aioretry.telemetry.prometheus needs prometheus-client: "
         "pip install 'aioretry-mongo[telemetry]'"
     ) from exc
-
-if TYPE_CHECKING:
-    from aioretry.outbox import Relay
 
 __all__ = ["PrometheusHook"]
 
@@ -129,15 +126,23 @@ class PrometheusHook:
 
         Args:
             client: The client; it is not kept alive by this.
+
+        Raises:
+            TypeError: It is a client of another class.
         """
         self._clients.add(client)
 
-    def observe_relay(self, relay: "Relay") -> None:
+    def observe_relay(self, relay: Relay) -> None:
         """Tell of a relay's deliveries and of its outbox too, whenever metrics are read.
 
         Args:
             relay: The relay; it is not kept alive by this.
+
+        Raises:
+            TypeError: It is none.
         """
+        if not isinstance(relay, Relay):
+            raise TypeError(f"relay must be a Relay, not {relay!r}")
         self._relays.add(relay)
 
     def _where(self, event: OperationEnded | RetryScheduled) -> tuple[str, str]:
@@ -187,7 +192,7 @@ def _gauges() -> tuple[GaugeMetricFamily, ...]:
 class _Outboxes(Collector):
     """What relays have done, and how their outboxes were a while ago."""
 
-    def __init__(self, relays: "Observed[Relay]") -> None:
+    def __init__(self, relays: Observed[Relay]) -> None:
         self._relays = relays
 
     def describe(self) -> Iterable[Metric]:

@@ -357,7 +357,10 @@ async def test_misuse(outbox, receiver, given, error, words):
 async def test_metrics(outbox, relay, receiver, add, at_work):
     """What it has done, and how the outbox is while it is at work."""
     registry = CollectorRegistry()
-    PrometheusHook(registry).observe_relay(relay)
+    hook = PrometheusHook(registry)
+    hook.observe_relay(relay)
+    with pytest.raises(TypeError, match="relay must be a Relay"):
+        hook.observe_relay(outbox)
     receiver.wrong["a1"], receiver.error = 1, Undeliverable("no")
     await add("a1", "a2")
     task = at_work(relay)

@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from pymongo import MongoClient
 from pymongo.errors import DuplicateKeyError, WaitQueueTimeoutError
 
 from aioretry import connection_counts, deadline
@@ -161,3 +162,10 @@ def test_a_registry_takes_one(hook, registry):
     """A second one is refused by Prometheus's library."""
     with pytest.raises(ValueError, match="Duplicated"):
         PrometheusHook(registry)
+
+
+def test_a_client_of_another_class(hook, registry):
+    """It is refused at once: the metrics of all others can still be read."""
+    with pytest.raises(TypeError, match="client must be a RetryClient"):
+        hook.observe(MongoClient(connect=False))
+    assert b"aioretry_threads" in generate_latest(registry)

@@ -6,6 +6,7 @@ the fail points of a mongos.
 
 import asyncio
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pymongo import monitoring
@@ -56,9 +57,9 @@ async def client(replica_set, commands, then):
 
 
 @pytest.fixture
-async def then():
+def then():
     """What turns a second fail point on."""
-    return Then(asyncio.get_running_loop())
+    return Then()
 
 
 @pytest.fixture
@@ -182,9 +183,8 @@ class Later:
 class Then(monitoring.CommandListener):
     """Turns a fail point on when an insert has ended with error 91, before it is sent again."""
 
-    def __init__(self, loop):
+    def __init__(self):
         self.fail_point = None
-        self._loop = loop
 
     def started(self, event):
         pass
@@ -199,7 +199,9 @@ class Then(monitoring.CommandListener):
         if self.fail_point is None or event.command_name != "insert" or error.get("code") != 91:
             return
         fail_point, self.fail_point = self.fail_point, None
-        asyncio.run_coroutine_threadsafe(fail_point.on(), self._loop).result(20)
+        # The listener keeps the client's loop, so that one of its own has to run this.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, fail_point.on()).result(20)
 
 
 class TestSeveralErrors:

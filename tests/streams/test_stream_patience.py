@@ -6,7 +6,7 @@ import time
 import pytest
 from anyio.to_thread import current_default_thread_limiter
 
-from aioretry.streams import NotBuiltError, PositionLostError, _following, _pace
+from aioretry.streams import NotBuiltError, PositionLostError, _following, _holding, _pace
 from tests.streams.tagging import animal, by_tag, of_change_stream
 
 SLOW = "slow"
@@ -97,7 +97,7 @@ async def test_a_session_that_was_not_given_back(
     monkeypatch, replica_set, slow, aggregator, documents, following
 ):
     """A session that the record names is nobody else's: a takeover would end what is done in it."""
-    monkeypatch.setattr(_following, "_RELEASE_SECONDS", 0.01)
+    monkeypatch.setattr(_holding, "_RELEASE_SECONDS", 0.01)
     await aggregator.rebuild()
     worker = following(slow)
     records = documents.database["aioretry.leases"]

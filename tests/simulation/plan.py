@@ -119,8 +119,6 @@ class Plan:
         random = Random(f"plan {seed}")
         group = random.choice(_GROUPS)
         kinds = random.sample(group, random.randint(1, len(group)))
-        transfers = sum(kind in TRANSFERS for kind in kinds) / len(kinds)
-        count = round(count / (1 + 1.5 * transfers))  # each of them is many commands
         kinds_of_faults = random.sample(FAULTS, random.randint(0, 4))
         network = Network(opening=random.choice([0.0, 0.3, 1.0]))
         for name in (field.name for field in fields(Network)):
@@ -129,32 +127,45 @@ class Plan:
         if random.random() < 0.05:
             # One of twenty gets through.
             network = Network(opening=network.opening, unanswered=0.95)
-        theme = random.random()
+        theme, deadlines, routers = random.random(), None, [None] * 7 + [0.0, 0.05, 0.5]
+        times, seconds = [1, 3, 8], [0.05, 1.0, 12.0, 25.0, 2400.0]
         if theme < 0.06:
             # What was sent is sent again when nobody remembers it.
-            kinds = random.sample(
-                ("insert", "update", "upsert", "coalesced", "together", "keyed"), 2
-            )
+            kinds = random.sample(_WITH_IDS, 2)
             kinds_of_faults, network = ["partition"], Network(unanswered=0.3)
+            deadlines, seconds = [7200.0], [2400.0]
         elif theme < 0.12:
             # What is in doubt at one server is refused at another, and executed later all the same.
             kinds, kinds_of_faults = ["contested"], ["step_down"]
             network = Network(late=0.3, unanswered=0.05)
+        elif theme < 0.16:
+            # Who has no deadline waits for nobody who is away for long.
+            kinds, kinds_of_faults, network = random.sample(_WITH_IDS, 3), ["freeze"], Network()
+            deadlines, times, seconds = [None], [1], [2400.0]
+        elif theme < 0.2:
+            # Of what its last answer says nothing a router can't tell: it has found no primary.
+            kinds, kinds_of_faults, network = random.sample(_WITH_IDS, 3), ["outage"], Network()
+            deadlines, times, seconds, routers = [None], [1], [25.0], [0.5]
+        elif theme < 0.24:
+            # What begins a transaction comes when that was aborted.
+            kinds, kinds_of_faults, network = [*TRANSFERS], [], Network(late=0.3)
         faults = tuple(
             Fault(
                 random.uniform(0, SECONDS),
                 random.choice(kinds_of_faults),
                 random.choice([None, None, None, 0, 1, 2]),
-                random.choice([0.05, 1.0, 12.0, 25.0, 2400.0]) if theme >= 0.06 else 2400.0,
+                random.choice(seconds),
             )
-            for _ in range(random.choice([1, 3, 8]) if kinds_of_faults else 0)
+            for _ in range(random.choice(times) if kinds_of_faults else 0)
         )
         # Where nothing is heard of a command for a while, a few connections are not enough.
         least = 10 if network.holds or "partition" in kinds_of_faults else 1
-        styles = _Styles(random, [fault.at for fault in faults], is_patient=theme < 0.06)
-        routers = random.choice([0.0, 0.05, 0.5]) if random.random() < 0.3 else None
+        styles = _Styles(random, [fault.at for fault in faults], deadlines)
+        breaks = random.choice(routers)
+        transfers = sum(kind in TRANSFERS for kind in kinds) / len(kinds)
+        count = round(count / (1 + 1.5 * transfers))  # each of them is many commands
         # Whole transactions are run again as long as there is time.
-        is_rough = network.befalls >= 0.3 or (routers or 0.0) >= 0.3
+        is_rough = network.befalls >= 0.3 or (breaks or 0.0) >= 0.3
         operations = [styles.operation(index, random.choice(kinds)) for index in range(count)]
         return cls(
             seed,
@@ -165,7 +176,7 @@ class Plan:
             connections=max(least, random.choice([1, 2, 10, 100])),
             at_once=max(least, random.choice([1, 2, 10, 256])),
             together=random.choice([(1000, 2**24), (1000, 2**24), (3, 2**24), (1000, 100)]),
-            routers=routers,
+            routers=breaks,
             closed_at=random.uniform(0, SECONDS) if random.random() < 0.1 else None,
             has_coroutines=seed % 2 == 0,
         )
@@ -189,12 +200,13 @@ def _bounded(operation: Operation, most: float) -> Operation:
 class _Styles:
     """How the callers of a run go about it."""
 
-    def __init__(self, random: Random, faults: list[float], *, is_patient: bool) -> None:
+    def __init__(
+        self, random: Random, faults: list[float], deadlines: list[float | None] | None
+    ) -> None:
         self._random = random
         self._faults = faults
-        self._deadlines = random.sample([None, 0.02, 0.5, 5.0, 60.0, 7200.0], random.randint(1, 3))
-        if is_patient:
-            self._deadlines = [7200.0]
+        chosen = random.sample([None, 0.02, 0.5, 5.0, 60.0, 7200.0], random.randint(1, 3))
+        self._deadlines = chosen if deadlines is None else deadlines
         self._cancelled = random.choice([0.0, 0.0, 0.1, 0.5])
         self._resolved = random.choice([0.0, 0.5, 1.0])
         self._burst = random.random() < 0.3

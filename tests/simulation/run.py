@@ -176,6 +176,9 @@ class Run:
         self.troubled_at = 0.0
         """When something has happened to a server, in seconds."""
 
+        self.calm: list[tuple[float, float]] = []
+        """From when to when all was well before something has happened, if that was for long."""
+
     def note(self, text: str) -> None:
         """Take a line of the trace."""
         self.trace.append(f"{self.loop.time():10.6f} {text}")
@@ -393,13 +396,21 @@ class Run:
         self.set.join(member)
 
     def _see_trouble(self) -> None:
-        self.troubled_at = max(self.troubled_at, self.loop.time())
+        now, seconds = self.loop.time(), self.well_for()
+        if seconds > LONGEST and self.somebody_is_there():
+            self.calm.append((now - seconds, now))
+        self.troubled_at = max(self.troubled_at, now)
 
     def well_for(self) -> float:
         """How long nothing has happened to the servers, in seconds."""
         if self.driver.network.vanished == 1.0:
             return 0.0
         return self.loop.time() - max(self.troubled_at, self.set.elected_at)
+
+    def _calm_within(self, seconds: float) -> float:
+        """How long all was well without a break in the latest seconds, in seconds."""
+        began = self.loop.time() - seconds
+        return max([self.well_for(), *(until - max(at, began) for at, until in self.calm)])
 
     def somebody_is_there(self) -> bool:
         """Tell whether there is a primary, and a router that is awake if there are some."""
@@ -488,7 +499,9 @@ class Run:
             return  # each waits for those before it, and each of those as long as it may
         if most is None and not self.plan.network.hangs:
             # As long as nobody else can be elected, whoever is frozen is waited for.
-            since = min(told.took - self._turns(operation, told), self.well_for())
+            is_read = operation.kind in READS  # at one that is cut off from the others
+            calm = self.well_for() if is_read else self._calm_within(told.took)
+            since = min(told.took - self._turns(operation, told), calm)
             if since > LONGEST:
                 self.complain(operation, f"took {since:.2f} s although all was well")
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
@@ -21,6 +22,7 @@ from tests.simulation.commands import (
     WRITE_CONFLICT,
     Command,
 )
+from tests.simulation.driver import Network
 from tests.simulation.plan import TRANSFERS, Operation
 
 if TYPE_CHECKING:
@@ -499,10 +501,14 @@ class Transfers:
     def _judge_expired(self) -> None:
         """Nobody leaves one to the servers, as long as they can be told of its end."""
         plan, operations = self._run.plan, {one.index: one for one in self._run.plan.operations}
-        network, is_calm = plan.network, not plan.faults and plan.closed_at is None
-        if not is_calm or network.befalls or network.unopened or network.slow or plan.routers:
+        if plan.faults or plan.closed_at is not None or plan.routers is not None:
+            return
+        # What comes late is aborted when it has come.
+        if replace(plan.network, late=0.0, opening=0.3, forgotten=0.0) != Network():
             return
         for one in self._run.set.expired:
-            operation = operations[self._owners[one.session, one.number]]
-            if self.style_of(operation) != "slow":
+            place = one.session, one.number
+            operation, end = operations[self._owners[place]], self._ends.get(place)
+            is_in_doubt = plan.network.late > 0 and end is not None and end.name == COMMIT
+            if self.style_of(operation) != "slow" and not is_in_doubt:
                 self._run.complain(operation, "has left its transaction to the servers")

@@ -498,6 +498,9 @@ class Transfers:
                 text = f"{run} beside it: {outcome.name}, done {times} times"
                 self._run.complain(operation, text)
 
+    def _ends_late(self, operation: Operation) -> bool:
+        return isinstance(self._run.told[operation.index].error, DeadlineExceeded)
+
     def _judge_expired(self) -> None:
         """Nobody leaves one to the servers, as long as they can be told of its end."""
         plan, operations = self._run.plan, {one.index: one for one in self._run.plan.operations}
@@ -509,6 +512,8 @@ class Transfers:
         for one in self._run.set.expired:
             place = one.session, one.number
             operation, end = operations[self._owners[place]], self._ends.get(place)
-            is_in_doubt = plan.network.late > 0 and end is not None and end.name == COMMIT
-            if self.style_of(operation) != "slow" and not is_in_doubt:
+            is_open = plan.network.late > 0 and end is not None and end.name == COMMIT
+            # What runs again in the same session ends it, unless the time is over before that.
+            is_open |= operation.kind == "with_transaction" and self._ends_late(operation)
+            if self.style_of(operation) != "slow" and not is_open:
                 self._run.complain(operation, "has left its transaction to the servers")

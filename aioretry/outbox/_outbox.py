@@ -1,5 +1,6 @@
 """Entries of effects that are to follow a transaction, stored by that."""
 
+import logging
 import math
 from collections.abc import Collection as Some
 from collections.abc import Mapping
@@ -7,7 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, cast
 
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.objectid import ObjectId
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.errors import InvalidOperation, OperationFailure
@@ -25,6 +29,12 @@ _OTHER_OPTIONS = 85
 _WEEK = 7 * 86_400.0
 _MOST_COUNTED = 100_000
 _MOST_TEXT = 1000
+# Reads whatever there can be.
+_LENIENT: CodecOptions[dict[str, Any]] = CodecOptions(
+    unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+
+_log = logging.getLogger("aioretry.outbox")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,10 @@ class Outbox:
         self.client = cast(Client, collection.database.client)
         self.full_name = f"{collection.database.name}.{collection.name}"
         self._keep_seconds = math.ceil(keep_seconds)
+        self._codec: CodecOptions[Any] = collection.codec_options
+        # Each is decoded by itself: one that can't be would keep all others from being read.
         self._entries: Collection = collection.with_options(
+            codec_options=self._codec.with_options(document_class=RawBSONDocument),
             write_concern=MAJORITY,
             read_concern=ReadConcern("majority"),  # what is rolled back has no effects
             read_preference=ReadPreference.PRIMARY,
@@ -182,7 +195,7 @@ class Outbox:
         ]
         age = {"$divide": [{"$subtract": ["$$NOW", {"$toDate": "$at"}]}, 1000]}
         pipeline: list[dict[str, Any]] = [
-            {"$match": {"state": _PENDING}},
+            {"$match": {"state": _PENDING, "at": {"$type": "timestamp"}}},
             {"$sort": {"at": 1}},
             {"$limit": 1},
             {"$project": {"age": age}},
@@ -200,7 +213,13 @@ class Outbox:
         Raises:
             PyMongoError: The servers could not be asked.
         """
-        return await self._found({"state": _DEAD}, limit)
+        entries = []
+        for stored in await self._found({"state": _DEAD}, limit):
+            try:
+                entries.append(_entry(bson.decode(stored.raw, self._codec)))
+            except Exception:  # noqa: BLE001 - which is the reason why it was given up
+                entries.append(_entry(_readable(stored)))
+        return entries
 
     async def retry(self, entry_id: str) -> bool:
         """Have an entry that was given up handed on again, with all its attempts.
@@ -238,6 +257,8 @@ class Outbox:
     async def pending(self, without: Some[str], limit: int) -> dict[str, list[Entry]]:
         """Return the oldest entries that are to be handed on, by their keys.
 
+        What is no entry, or can't be decoded by the collection's codec options, is given up.
+
         Args:
             without: Keys whose entries are passed over.
             limit: How many at most.
@@ -246,8 +267,14 @@ class Outbox:
             PyMongoError: The servers could not be asked.
         """
         found: dict[str, list[Entry]] = {}
-        for entry in await self._found({"state": _PENDING, "key": {"$nin": [*without]}}, limit):
-            found.setdefault(entry.key or entry.id, []).append(entry)
+        which = {"state": _PENDING, "key": {"$nin": [*without]}}
+        for stored in await self._found(which, limit):
+            try:
+                entry = _entry(bson.decode(stored.raw, self._codec))
+            except Exception as exc:  # noqa: BLE001 - whatever it is, the others are handed on
+                await self._refuse(bson.decode(stored.raw, _LENIENT)["_id"], exc)
+            else:
+                found.setdefault(entry.key or entry.id, []).append(entry)
         return found
 
     async def end(self, entry: Entry) -> None:
@@ -277,19 +304,42 @@ class Outbox:
         as_it_was = {"_id": entry.id, "state": _PENDING, "attempts": entry.attempts}
         await self._entries.update_one(as_it_was, {"$set": change})
 
-    async def _found(self, which: Mapping[str, Any], limit: int) -> list[Entry]:
+    async def _found(self, which: Mapping[str, Any], limit: int) -> list[RawBSONDocument]:
         cursor = self._entries.find(which).sort("at", 1).limit(limit)
-        return [_entry(document) for document in await cursor.to_list(None)]
+        found: list[RawBSONDocument] = await cursor.to_list(None)
+        return found
+
+    async def _refuse(self, name: object, reason: Exception) -> None:
+        text = f"it can't be read: {type(reason).__name__}: {reason}"
+        change = {"$set": {"state": _DEAD, "error": text[:_MOST_TEXT]}}
+        await self._entries.update_one({"_id": name, "state": _PENDING}, change)
+        _log.warning("an entry that can't be read is given up: %s", type(reason).__name__)
+
+
+def _readable(stored: RawBSONDocument) -> dict[str, Any]:
+    """Return an entry as far as it can be read, without its payload."""
+    whole = bson.decode(stored.raw, _LENIENT)
+    at = whole.get("at")
+    return {
+        "_id": str(whole["_id"]),
+        "kind": str(whole.get("kind")),
+        "key": str(whole.get("key")),
+        "payload": {},
+        "at": at if isinstance(at, Timestamp) else Timestamp(0, 0),
+        "attempts": 0,
+        "error": whole.get("error"),
+    }
 
 
 def _entry(document: Mapping[str, Any]) -> Entry:
     name, key = document["_id"], document["key"]
+    require_texts(_id=name, key=key, kind=document["kind"])
     return Entry(
         name,
         document["kind"],
         None if key == name else key,
         document["payload"],
         document["at"].as_datetime(),
-        document["attempts"],
+        int(document["attempts"]),
         document.get("error"),
     )

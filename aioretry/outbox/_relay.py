@@ -1,6 +1,7 @@
 """Whoever hands on the entries of an outbox: one worker at a time, several keys at once."""
 
 import asyncio
+import inspect
 import logging
 import math
 import random
@@ -127,6 +128,7 @@ class Relay:
             ClientDraining: The client is being drained. What was being delivered was waited for,
                 and another relay may go on at once.
             DeadlineExceeded: The surrounding deadline is over.
+            TypeError: ``deliver`` is no async function.
             PyMongoError: An error that does not pass by itself.
         """
         owner, is_prepared = new_owner(), False
@@ -282,12 +284,15 @@ class _Shift:
         return max(time.monotonic() - monotonic, time.time() - wall)
 
     async def _failure(self, entry: Entry) -> BaseException | None:
-        seconds = self.settings.timeout
+        seconds, is_async = self.settings.timeout, True
         try:
             # It cancels until that is obeyed, which some of PyMongo's methods don't at once.
             with anyio.fail_after(seconds):
                 async with deadline(seconds):
-                    await self.settings.deliver(entry)
+                    delivering = self.settings.deliver(entry)
+                    is_async = inspect.isawaitable(delivering)
+                    if is_async:
+                        await delivering
         except Exception as exc:  # noqa: BLE001 - whatever it is, the entry is not delivered
             return exc
         except asyncio.CancelledError as exc:
@@ -295,6 +300,8 @@ class _Shift:
             if task is None or task.cancelling():
                 raise
             return exc
+        if not is_async:  # it has done its work, and would at each attempt
+            raise TypeError(f"deliver must be an async function, not {self.settings.deliver!r}")
         return None
 
 

@@ -5,6 +5,8 @@ import contextlib
 
 import anyio
 import pytest
+from bson import ObjectId, Timestamp
+from bson.datetime_ms import DatetimeMS
 from prometheus_client import CollectorRegistry
 from pymongo.errors import OperationFailure
 
@@ -121,6 +123,45 @@ async def test_what_can_never_be_delivered(outbox, relay, receiver, add, at_work
     assert relay.deliveries["tell", "dead"] == 1
     assert f"entry {dead} (tell) is given up at attempt 1: Undeliverable" in caplog.messages
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        {"payload": {"until": DatetimeMS(10**15)}},  # no datetime of Python's
+        {"key": {}},
+        {"key": 7},
+        {"kind": None},
+        {"at": "now"},
+        {"attempts": None},
+        {"_id": ObjectId()},
+    ],
+    ids=lambda stranger: next(iter(stranger)),
+)
+async def test_what_nobody_can_read(outbox, relay, receiver, add, at_work, stored, stranger):
+    """It is given up, with the reason; and it holds nobody up."""
+    name = str(stranger.get("_id", "x"))
+    entry = {"state": "pending", "at": Timestamp(1, 0), "kind": "tell", "payload": {}}
+    stored.insert_one({"_id": "x", "key": "a", "attempts": 0, **entry, **stranger})
+    await outbox.status()
+    await add("a1", "b1")
+    at_work(relay)
+    await emptied(outbox)
+    assert sorted(receiver.what()) == ["a1", "b1"]
+    (dead,) = await outbox.dead()
+    assert (dead.id, dead.payload) == (name, {})
+    assert dead.error.startswith("it can't be read: ")
+    stored.update_one({"state": "dead"}, {"$set": {"state": "pending"}, "$unset": {"at": 1}})
+    assert (await outbox.status()).oldest_seconds == 0.0
+
+
+async def test_no_async_function(outbox, add):
+    """It has done its work when that is seen, and would do it at each attempt."""
+    called = []
+    await add("a1")
+    with pytest.raises(TypeError, match="deliver must be an async function, not <built-in method"):
+        await Relay(outbox, called.append, **QUICK).run()
+    assert len(called) == 1
 
 
 async def test_given_up_in_the_end(outbox, receiver, add, at_work):

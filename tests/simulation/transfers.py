@@ -499,7 +499,8 @@ class Transfers:
                 self._run.complain(operation, text)
 
     def _ends_late(self, operation: Operation) -> bool:
-        return isinstance(self._run.told[operation.index].error, DeadlineExceeded)
+        error = self._run.told[operation.index].error
+        return isinstance(error, DeadlineExceeded | TimeoutError | asyncio.CancelledError)
 
     def _judge_expired(self) -> None:
         """Nobody leaves one to the servers, as long as they can be told of its end."""

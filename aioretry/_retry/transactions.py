@@ -264,7 +264,11 @@ def is_unknown_commit(error: BaseException) -> bool:
     """
     if isinstance(error, ConnectionFailure | WTimeoutError):
         return True
-    return isinstance(error, OperationFailure) and error.code in _UNKNOWN_COMMIT_CODES
+    if not isinstance(error, OperationFailure):
+        return False
+    # Who does not know a transaction waits for a majority, too, and only then may be believed.
+    concern = (error.details or {}).get("writeConcernError") or {}
+    return not _UNKNOWN_COMMIT_CODES.isdisjoint({error.code, concern.get("code")})
 
 
 def asks_router(commit: Commit) -> bool:

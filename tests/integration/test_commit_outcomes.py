@@ -214,6 +214,36 @@ class TestFailovers:
         assert outcome in {APPLIED, NOT_APPLIED}
         assert counter(stored) == (outcome is APPLIED)
 
+    @pytest.fixture
+    async def forgotten(self, replica_set, client, increment):
+        """A callback whose first transaction is gone, and nobody answers for a majority then."""
+        others = [each for each in replica_set.members if each is not await replica_set.primary()]
+
+        async def callback(session):
+            await increment(session)
+            if increment.runs == 1:
+                for member in others:
+                    await replica_set.freeze(member)
+                await client.admin.command("killAllSessions", [])
+
+        yield callback
+        await replica_set.heal()
+
+    async def test_a_majority_in_the_end(
+        self, replica_set, session, forgotten, increment, stored, commands
+    ):
+        """It is asked for until a majority does not know it; then all of it is run again."""
+        concern = WriteConcern("majority", wtimeout=200)
+        async with replica_set.faults.drop_request(COMMIT):
+            call = asyncio.ensure_future(session.with_transaction(forgotten, write_concern=concern))
+            with anyio.fail_after(60):
+                while commands.names.count(COMMIT) < 4 and not call.done():
+                    await anyio.sleep(0.01)
+            await replica_set.heal()
+            await call
+        assert 2 == increment.runs
+        assert 1 == counter(stored)
+
 
 class TestSessions:
     async def test_goes_on_with_another_one(self, lost, session, increment, stored, commands):

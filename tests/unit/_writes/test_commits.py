@@ -174,6 +174,13 @@ class TestOutcomes:
         assert error.has_error_label(UNKNOWN_COMMIT)
         assert UNKNOWN is outcome_of(error)
 
+    async def test_not_known_to_a_majority(self, session, driver):
+        """Who does not know it may be deposed by one that does, as long as no majority answers."""
+        unheard = {"ok": 0, "code": 251, "writeConcernError": {"code": 64, "errmsg": "waiting"}}
+        error = await failed(session, lost(), unheard)
+        assert error.has_error_label(UNKNOWN_COMMIT)
+        assert UNKNOWN is outcome_of(error)
+
     async def test_of_what_has_none(self, session):
         """What leaves a block has the outcome of the transaction, if it has none of its own."""
         error = LookupError()

@@ -115,6 +115,7 @@ class Outbox:
             read_concern=ReadConcern("majority"),  # what is rolled back has no effects
             read_preference=ReadPreference.PRIMARY,
         )
+        self._ends = self._entries.coalesced()
 
     async def add(
         self, session: Session, kind: str, payload: Mapping[str, Any], *, key: str | None = None
@@ -176,7 +177,7 @@ class Outbox:
         await self._entries.create_index([("state", 1), ("at", 1), ("key", 1)])
         seconds = self._keep_seconds
         try:
-            await self._entries.create_index("delivered", expireAfterSeconds=seconds)
+            await self._entries.create_index("delivered", expireAfterSeconds=seconds, sparse=True)
         except OperationFailure as exc:
             if exc.code != _OTHER_OPTIONS:
                 raise
@@ -254,8 +255,8 @@ class Outbox:
         done = await self._entries.delete_one({"_id": entry_id, "state": _DEAD})
         return bool(done.deleted_count)
 
-    async def pending(self, without: Some[str], limit: int) -> dict[str, list[Entry]]:
-        """Return the oldest entries that are to be handed on, by their keys.
+    async def pending(self, without: Some[str], limit: int) -> tuple[dict[str, list[Entry]], bool]:
+        """Return the oldest entries that are to be handed on, by their keys, and if these are all.
 
         What is no entry, or can't be decoded by the collection's codec options, is given up.
 
@@ -268,14 +269,15 @@ class Outbox:
         """
         found: dict[str, list[Entry]] = {}
         which = {"state": _PENDING, "key": {"$nin": [*without]}}
-        for stored in await self._found(which, limit):
+        page = await self._found(which, limit)
+        for stored in page:
             try:
                 entry = _entry(bson.decode(stored.raw, self._codec))
             except Exception as exc:  # noqa: BLE001 - whatever it is, the others are handed on
                 await self._refuse(bson.decode(stored.raw, _LENIENT)["_id"], exc)
             else:
                 found.setdefault(entry.key or entry.id, []).append(entry)
-        return found
+        return found, len(page) < limit
 
     async def end(self, entry: Entry) -> None:
         """Take note that an entry was delivered, whoever has done so.
@@ -285,7 +287,7 @@ class Outbox:
         """
         done = {"$set": {"state": _DELIVERED}, "$currentDate": {"delivered": True}}
         # Also one that others have given up since: it was delivered all the same.
-        await self._entries.update_one({"_id": entry.id, "state": {"$ne": _DELIVERED}}, done)
+        await self._ends.update_one({"_id": entry.id}, done)
 
     async def fail(self, entry: Entry, error: str, *, is_dead: bool) -> None:
         """Take note of an attempt in vain, unless somebody else has been at work on the entry.

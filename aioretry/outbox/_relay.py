@@ -171,6 +171,7 @@ class _Shift:
     told: Relay
     _busy: set[str] = field(default_factory=set, init=False)
     _found: dict[str, list[Entry]] = field(default_factory=dict, init=False)
+    _next_read: float = field(default=0.0, init=False)
     _news: anyio.Event = field(default_factory=anyio.Event, init=False)
     _renewed: tuple[float, float] = field(default=(-math.inf, -math.inf), init=False)
     """When the latest renewal began, by the monotonic clock and by the wall's."""
@@ -212,23 +213,30 @@ class _Shift:
     async def _look(self, group: TaskGroup) -> None:
         while not self._is_ending:
             self._news = anyio.Event()
-            if not self._found and len(self._busy) < self.settings.at_once:
+            if not self._found and time.monotonic() >= self._next_read:
                 await self._read()
             while self._found and len(self._busy) < self.settings.at_once:
                 key = next(iter(self._found))
                 self._busy.add(key)
                 group.start_soon(self._watched, group, self._serve_key(key, self._found.pop(key)))
-            with anyio.move_on_after(self.settings.poll_seconds):
+            pause = (
+                self.settings.poll_seconds if self._found else self._next_read - time.monotonic()
+            )
+            with anyio.move_on_after(pause):
                 await self._news.wait()
 
     async def _read(self) -> None:
         now, outbox = time.monotonic(), self.settings.outbox
         for key in [key for key, until in self.delayed.items() if until <= now]:
             del self.delayed[key]
+        self._next_read = now + self.settings.poll_seconds
         async with deadline(self.settings.leases.seconds):
             if len(self.delayed) < _MOST_DELAYED:
                 without = {*self._busy, *self.delayed}
-                self._found = await outbox.pending(without, _PAGES * self.settings.at_once)
+                limit = _PAGES * self.settings.at_once
+                self._found, is_all = await outbox.pending(without, limit)
+                if not is_all:
+                    self._next_read = now
             if now - self._asked > _STATUS_SECONDS:
                 self._asked, self.told.status = now, await outbox.status()
 

@@ -1,5 +1,6 @@
 """What a load run came to (pure): what the clients were told, beside what the database has."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,6 +62,42 @@ class Stored:
     id: str
     sku: str
     quantity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What was told of an order, once that was committed."""
+
+    id: str
+    """The entry's."""
+
+    sku: str
+    order: str
+    left: int
+    """The pieces of the article after the order: the next order of it leaves fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Whether what was told agrees with the database."""
+
+    deliveries: int
+    again: int
+    """How many of them were of an entry that was told before."""
+
+    lost: int
+    """Stored orders of which nothing was told."""
+
+    strange: int
+    """What was told of orders that are not stored, or was told twice with different ids."""
+
+    disordered: int
+    """What was told first after what came later."""
+
+    @property
+    def is_true(self) -> bool:
+        """Whether each stored order was told, with one id, in its order."""
+        return not (self.lost or self.strange or self.disordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +270,32 @@ def compare(
         lost=sum(not is_there(order, there) for order in accepted),
         renamed=sum(len(order.ids) > 1 for order in accepted),
         stock_off=sum(abs(left[sku] - stock_after.get(sku, 0)) for sku in left),
+    )
+
+
+def handed_on(stored: Iterable[Stored], told: Sequence[Delivered]) -> Handed:
+    """Compare what was told with the database.
+
+    Args:
+        stored: The orders in the database.
+        told: What a receiver was told, in that order.
+    """
+    orders = {order.id for order in stored}
+    first = {delivered.id: delivered for delivered in reversed(told)}
+    in_order = list(dict.fromkeys(delivered.id for delivered in told))
+    least: dict[str, float] = {}
+    disordered = 0
+    for name in in_order:
+        sku, left = first[name].sku, first[name].left
+        disordered += left >= least.get(sku, math.inf)
+        least[sku] = min(left, least.get(sku, math.inf))
+    ids = Counter(delivered.order for delivered in first.values())
+    return Handed(
+        deliveries=len(told),
+        again=len(told) - len(first),
+        lost=len(orders - ids.keys()),
+        strange=len(ids.keys() - orders) + sum(number - 1 for number in ids.values()),
+        disordered=disordered,
     )
 
 

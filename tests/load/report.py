@@ -69,6 +69,13 @@ def _table(results: Sequence[Result], seconds: float) -> Table:
     row("  lost", lambda result: result.books.lost)
     row("  answered differently", lambda result: result.books.renamed)
     row("stock off by", lambda result: result.books.stock_off)
+    if any(result.handed for result in results):
+        table.add_section()
+        row("told by the outbox", lambda result: result.handed and result.handed.deliveries)
+        row("  again, with the same id", lambda result: result.handed and result.handed.again)
+        row("  not told", lambda result: result.handed and result.handed.lost)
+        row("  of no order", lambda result: result.handed and result.handed.strange)
+        row("  out of order", lambda result: result.handed and result.handed.disordered)
     return table
 
 

@@ -1,10 +1,12 @@
 """One load run: servers, a service before them, clients before that, and faults in the middle."""
 
 import asyncio
+import json
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,16 @@ from pymongo import MongoClient
 from aioretry.testing import ReplicaSet
 from aioretry.testing._ports import free_port
 from tests.examples.services import PATIENCE, Process, answers, running
-from tests.load.accounting import Books, Figures, Stored, compare, figures_of
+from tests.load.accounting import (
+    Books,
+    Delivered,
+    Figures,
+    Handed,
+    Stored,
+    compare,
+    figures_of,
+    handed_on,
+)
 from tests.load.shoppers import Shopping, Told
 
 Say = Callable[[str], None]
@@ -22,6 +33,7 @@ Say = Callable[[str], None]
 STOCK = {f"sku-{number}": 1_000_000 for number in range(500)}
 _AT_ONCE = 20
 _SHORTEST_ABSENCE = 5.0
+_LONGEST_BACKLOG = 120.0  # until all entries are handed on, in seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +44,17 @@ class Side:
     app: str
     """Where uvicorn finds it."""
 
+    relay: str | None = None
+    """Who hands on the entries of its outbox, for ``python -m aioretry outbox``."""
+
+    uses_motor: bool = True
+
 
 OURS = Side("aioretry", "examples.shop.app:app")
-ASYNCIO = Side("asyncio", "tests.load.asyncio_shop:app")
+ASYNCIO = Side("asyncio", "tests.load.asyncio_shop:app", uses_motor=False)
 MOTOR = Side("Motor", "tests.load.motor_shop:app")
+OUTBOX = Side("with outbox", "tests.load.outbox_shop:app", "tests.load.outbox_shop:relay")
+ASYNCIO_OUTBOX = replace(OUTBOX, uses_motor=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +89,13 @@ class Result:
     name: str
     figures: Figures
     books: Books
+    handed: Handed | None = None
 
     @property
     def kept_the_rules(self) -> bool:
         """Whether each order is there once, and nobody got a broken or a late answer."""
-        return self.books.is_true and not (self.figures.broken or self.figures.late)
+        is_true = self.books.is_true and (self.handed is None or self.handed.is_true)
+        return is_true and not (self.figures.broken or self.figures.late)
 
 
 async def run(side: Side, options: Options, say: Say) -> Result:
@@ -103,16 +124,29 @@ async def run(side: Side, options: Options, say: Say) -> Result:
                 [options.deadline],
                 tuple(STOCK),
             )
+            relays = [
+                await stack.enter_async_context(_relay(side, options.folder, servers.uri))
+                for _ in range(0 if side.relay is None else 2)
+            ]
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(shopping.run(told))
                 tasks.create_task(_break(servers, options, told, say))
-        await servers.heal()
+                if relays:
+                    tasks.create_task(_kill(relays[0], options, told, say))
+            await servers.heal()
+            if relays:
+                await asyncio.to_thread(_until_handed, servers.uri)
+                say(f"{told.now:6.1f} s: all entries are handed on")
         stored, stock = await asyncio.to_thread(read, servers.uri)
     figures = figures_of(
         told.answers, seconds=options.seconds, deadline=options.deadline, grace=options.grace
     )
     books = compare(told.asked, stored, STOCK, stock)
-    return Result(side.name, figures, books)
+    handed = None
+    if side.relay is not None:
+        lines = _told(options.folder).read_text().splitlines()
+        handed = handed_on(stored, [Delivered(**json.loads(line)) for line in lines])
+    return Result(side.name, figures, books, handed)
 
 
 def service(
@@ -132,9 +166,22 @@ def service(
         *("-m", "uvicorn", side.app, "--port", str(port)),
         # Else it closes connections that clients are just about to use.
         *("--timeout-keep-alive", "300", *(flags or ["--no-access-log"])),
-        MONGODB_URI=uri,
-        SHOP_SECRET=_SECRET,
+        **_environment(side, uri),
     )
+
+
+def _relay(side: Side, folder: Path, uri: str) -> AbstractAsyncContextManager[Process]:
+    command = "-m", "aioretry", "outbox", "run", str(side.relay)
+    return running(folder, *command, **_environment(side, uri), TOLD=str(_told(folder)))
+
+
+def _environment(side: Side, uri: str) -> dict[str, str]:
+    motor = "yes" if side.uses_motor else "no"
+    return {"MONGODB_URI": uri, "SHOP_SECRET": _SECRET, "MOTOR_SHOP": motor}
+
+
+def _told(folder: Path) -> Path:
+    return folder / "told.jsonl"
 
 
 _SECRET = secrets.token_hex(32)
@@ -185,6 +232,22 @@ async def _break(servers: ReplicaSet, options: Options, told: Told, say: Say) ->
     await asyncio.sleep(max(_SHORTEST_ABSENCE, options.seconds / 8))
     await servers.thaw(victim)
     say(f"{told.now:6.1f} s: it goes on (SIGCONT)")
+
+
+async def _kill(relay: Process, options: Options, told: Told, say: Say) -> None:
+    """Kill the relay that holds the lease, at half time."""
+    await asyncio.sleep(options.seconds / 2)
+    await relay.kill()
+    say(f"{told.now:6.1f} s: the relay is killed (SIGKILL), and another one takes over")
+
+
+def _until_handed(uri: str) -> None:
+    client: MongoClient[dict[str, Any]] = MongoClient(uri, readConcernLevel="majority")
+    with client:
+        ends = time.monotonic() + _LONGEST_BACKLOG
+        while client.shop.outbox.find_one({"state": "pending"}) is not None:
+            assert time.monotonic() < ends, "entries are not handed on"
+            time.sleep(0.1)
 
 
 def read(uri: str) -> tuple[list[Stored], Mapping[str, int]]:

@@ -6,10 +6,12 @@ from tests.load.accounting import (
     Answer,
     Asked,
     Complaint,
+    Delivered,
     Stored,
     compare,
     complaints_of,
     figures_of,
+    handed_on,
     longest_pause,
     percentile,
 )
@@ -116,3 +118,29 @@ def test_longest_pause(times, pause):
 def test_percentile(values, share, value):
     """It is one of the values, and 0 where there are none."""
     assert value == percentile(values, share)
+
+
+B = Stored("b", "tea", 1)
+FIRST, SECOND = Delivered("1", "tea", "a", 8), Delivered("2", "tea", "b", 7)
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ([FIRST, SECOND], {}),
+        ([FIRST, FIRST, SECOND, FIRST], {"again": 2}),  # by a relay that died meanwhile
+        ([FIRST], {"lost": 1}),
+        ([SECOND, FIRST], {"disordered": 1}),
+        ([SECOND, FIRST, SECOND], {"disordered": 1, "again": 1}),
+        ([FIRST, SECOND, Delivered("3", "tea", "c", 6)], {"strange": 1}),
+        ([FIRST, SECOND, Delivered("3", "tea", "a", 6)], {"strange": 1}),
+        ([FIRST, SECOND, Delivered("3", "milk", "c", 9)], {"strange": 1}),
+    ],
+)
+def test_what_an_outbox_has_told(told, wrong):
+    """Each stored order, with one id, those of an article in their order."""
+    handed = handed_on([A, B], told)
+    names = "again", "lost", "strange", "disordered"
+    assert {name: getattr(handed, name) for name in names if getattr(handed, name)} == wrong
+    assert handed.deliveries == len(told)
+    assert handed.is_true == (wrong.keys() <= {"again"})

@@ -2,7 +2,8 @@
 
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import anyio
@@ -246,6 +247,16 @@ class EndingLease(TransactionLease):
         with self._lock:
             self._finished = self._is_given_back = self._in_doubt = False
         return super().carry()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have the session given back to nobody meanwhile, whatever is answered."""
+        with self._lock:
+            self._carriers += 1
+        try:
+            yield
+        finally:
+            self.drop()
 
     def finish(self, *, discard: bool) -> None:
         """End the hold until it is asked for again; at once, if there is a doubt.

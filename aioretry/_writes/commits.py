@@ -289,7 +289,8 @@ class CommitDoubt(Doubt):
         limit = self._commit.coordinator.deadline(timeout)
         if limit is not None:
             limit = Deadline.after(self._time_left()).nearer(limit)
-        await self._commit.send(limit, operation="resolve")
+        with self._commit.lease.held():  # a late answer would have others use the session
+            await self._commit.send(limit, operation="resolve")
 
     def _is_answered(self) -> bool:
         return self._commit.outcome is Outcome.APPLIED

@@ -257,6 +257,15 @@ class TestSessions:
         assert old == commands.sent[-1]["lsid"]
         assert 3 == counter(stored)
 
+    async def test_keeps_its_number(self, lost, stored, commands):
+        """Whoever has taken another one of the session meanwhile, his transaction is not ended."""
+        exc = await lost()
+        ending = report_of(exc).doubt._commit.lease.session
+        ending._session._server_session.inc_transaction_id()
+        await resolve(exc)
+        assert 1 == len(set(commands.numbers))
+        assert 1 == counter(stored)
+
     async def test_reads_go_on_with_another_one(self, lost, session, seeded, commands):
         """So it is if the user reads next."""
         exc = await lost()

@@ -292,6 +292,23 @@ class TestCancelled:
         assert await resolve(caught.value) is None
         assert [COMMIT] == driver.names
 
+    async def test_answered_while_it_is_resolved(self, begun, session, driver):
+        """Its session is given back when that has ended: what is sent must not meet another's."""
+        task = await begun()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        driver.has_room = False
+        resolving = asyncio.ensure_future(resolve(caught.value))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        driver.land(OK)
+        assert ["kept"] == driver.log
+        driver.has_room = True
+        assert await asyncio.wait_for(resolving, 10) is None
+        assert [COMMIT, COMMIT] == driver.names
+        assert "given back" == driver.log[-1]
+
     async def test_as_it_is_answered(self, begun, driver):
         """Who is cancelled in that moment is told that it is committed."""
         task = await begun()

@@ -266,7 +266,11 @@ class CommitDoubt(Doubt):
         """Return why the commit can't be sent once more, or None if it can."""
         if asyncio.get_running_loop() is not self._commit.coordinator.loop:
             return "its client is used on another event loop, where it has to be resolved"
-        if self._time_left() > 0 or self._is_answered():
+        if self._is_answered():
+            return None
+        if self._commit.lease.is_given_back:
+            return "the transaction was found not to be committed when it was resolved before"
+        if self._time_left() > 0:
             return None
         return (
             "the server may have forgotten it: the commit was first sent "

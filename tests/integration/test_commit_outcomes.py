@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import logging
 
 import anyio
 import pytest
@@ -257,8 +258,11 @@ class TestSessions:
         assert old == commands.sent[-1]["lsid"]
         assert 3 == counter(stored)
 
-    async def test_keeps_its_number(self, lost, stored, commands):
+    @pytest.mark.parametrize("makes_jobs", [False, True])
+    async def test_keeps_its_number(self, makes_jobs, lost, stored, commands, caplog):
         """Whoever has taken another one of the session meanwhile, his transaction is not ended."""
+        if makes_jobs:  # then PyMongo sends it, by its own command
+            caplog.set_level(logging.DEBUG, "pymongo.command")
         exc = await lost()
         ending = report_of(exc).doubt._commit.lease.session
         ending._session._server_session.inc_transaction_id()

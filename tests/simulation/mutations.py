@@ -597,9 +597,9 @@ MUTATIONS = [
     ),
     Mutation(
         "a commit is sent with the number that its session has by then",
-        "_drivers/engine/sessions.py",
-        "        if self._number is not None:",
-        "        if False:",
+        "_drivers/engine/transactions.py",
+        "    if number is not None:\n        new._apply_to",
+        "    if False:\n        new._apply_to",
         held_by="tests/integration/test_commit_outcomes.py -k keeps_its_number",
         why="its session is kept, so that nobody else takes another one",
     ),

@@ -191,14 +191,7 @@ class EndingSession(TransactionSession):
         super().__init__(calls, twin(session))
         self._user = weakref.ref(session)  # which may be what has the commit that has this one
         self._ending = ending
-        self._number = getattr(session._server_session, "transaction_id", None)
         self._is_kept = self._was_dirty = False
-
-    def stamp(self, body: dict[str, Any], connection: Any, *, has_sessions: bool) -> None:
-        """Add to a command what a session adds to it, with the number of this transaction."""
-        super().stamp(body, connection, has_sessions=has_sessions)
-        if self._number is not None:  # that of the server session may be another one's since
-            body["txnNumber"] = self._number
 
     def close(self, *, discard: bool) -> None:
         """Have it leased to nobody, and the user's session go on with another; or as before."""

@@ -171,6 +171,20 @@ class _Stamp(_Guarded):
             session._latest = command
 
 
+class _Numbered:
+    """What adds a session to a command, with the number of one transaction."""
+
+    def __init__(self, session: Any, number: object) -> None:
+        self._session = weakref.ref(session)
+        self._apply_to = type(session)._apply_to
+        self._number = number
+
+    def __call__(self, command: Any, *args: Any) -> None:
+        self._apply_to(self._session(), command, *args)
+        if "txnNumber" in command:
+            command["txnNumber"] = self._number
+
+
 def _going_on(apply_to: Callable[..., None]) -> Callable[..., None]:
     """Return PyMongo's way to add a session to a command, and a short one in transactions.
 
@@ -220,7 +234,8 @@ def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
 def twin(session: Any) -> Any:
     """Return a session of PyMongo's that has another one's server session and transaction.
 
-    What becomes of the transaction in either is nothing to the other.
+    What becomes of the transaction in either is nothing to the other. What is sent in it has the
+    number of that transaction, whoever may have taken another one of the server session since.
     """
     new, own = session.client.start_session(causal_consistency=False), session._transaction
     new._server_session = session._server_session
@@ -229,6 +244,9 @@ def twin(session: Any) -> Any:
     copied.sharded, copied.pinned_address = own.sharded, own.pinned_address
     copied.recovery_token = own.recovery_token
     copied.state = own.state
+    number = getattr(new._server_session, "transaction_id", None)
+    if number is not None:
+        new._apply_to = _Numbered(new, number)
     return new
 
 

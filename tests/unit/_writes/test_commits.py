@@ -256,13 +256,18 @@ class TestResolving:
         with pytest.raises(ResolveError, match="may have forgotten it"):
             await resolve(error)
 
-    async def test_no_such_transaction(self, session):
-        """So it is told how it ended, as for a write that is refused."""
+    async def test_no_such_transaction(self, session, driver):
+        """So it is told how it ended; its session is others' then, and nothing is sent over it."""
         error = await failed(session, lost(), lost())
         session.driver.answers = [gone()]
         with pytest.raises(OperationFailure) as caught:
             await resolve(error)
         assert NOT_APPLIED is outcome_of(caught.value)
+        assert "given back" == driver.log[-1]
+        sent = len(driver.sent)
+        with pytest.raises(ResolveError, match="found not to be committed"):
+            await resolve(error)
+        assert (sent, "given back") == (len(driver.sent), driver.log[-1])
 
 
 class TestCancelled:

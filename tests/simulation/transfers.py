@@ -513,8 +513,10 @@ class Transfers:
         for one in self._run.set.expired:
             place = one.session, one.number
             operation, end = operations[self._owners[place]], self._ends.get(place)
-            is_open = plan.network.late > 0 and end is not None and end.name == COMMIT
+            is_late = plan.network.late > 0
+            is_open = is_late and end is not None and end.name == COMMIT
             # What runs again in the same session ends it, unless the time is over before that.
-            is_open |= operation.kind == "with_transaction" and self._ends_late(operation)
+            is_again = operation.kind == "with_transaction" and self._ends_late(operation)
+            is_open |= is_late and is_again
             if self.style_of(operation) != "slow" and not is_open:
                 self._run.complain(operation, "has left its transaction to the servers")

@@ -30,7 +30,7 @@ _WEEK = 7 * 86_400.0
 _MOST_COUNTED = 100_000
 _MOST_TEXT = 1000
 # Reads whatever there can be.
-_LENIENT: CodecOptions[dict[str, Any]] = CodecOptions(
+_LENIENT: CodecOptions[Mapping[str, Any]] = CodecOptions(
     unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 
@@ -177,7 +177,7 @@ class Outbox:
         await self._entries.create_index([("state", 1), ("at", 1), ("key", 1)])
         seconds = self._keep_seconds
         try:
-            await self._entries.create_index("delivered", expireAfterSeconds=seconds, sparse=True)
+            await self._entries.create_index("delivered", expireAfterSeconds=seconds)
         except OperationFailure as exc:
             if exc.code != _OTHER_OPTIONS:
                 raise
@@ -219,7 +219,7 @@ class Outbox:
             try:
                 entries.append(_entry(bson.decode(stored.raw, self._codec)))
             except Exception:  # noqa: BLE001 - which is the reason why it was given up
-                entries.append(_entry(_readable(stored)))
+                entries.append(_remains(bson.decode(stored.raw, _LENIENT)))
         return entries
 
     async def retry(self, entry_id: str) -> bool:
@@ -255,8 +255,8 @@ class Outbox:
         done = await self._entries.delete_one({"_id": entry_id, "state": _DEAD})
         return bool(done.deleted_count)
 
-    async def pending(self, without: Some[str], limit: int) -> tuple[dict[str, list[Entry]], bool]:
-        """Return the oldest entries that are to be handed on, by their keys, and if these are all.
+    async def pending(self, without: Some[str], limit: int) -> dict[str, list[Entry]]:
+        """Return the oldest entries that are to be handed on, by their keys.
 
         What is no entry, or can't be decoded by the collection's codec options, is given up.
 
@@ -269,15 +269,14 @@ class Outbox:
         """
         found: dict[str, list[Entry]] = {}
         which = {"state": _PENDING, "key": {"$nin": [*without]}}
-        page = await self._found(which, limit)
-        for stored in page:
+        for stored in await self._found(which, limit):
             try:
                 entry = _entry(bson.decode(stored.raw, self._codec))
             except Exception as exc:  # noqa: BLE001 - whatever it is, the others are handed on
                 await self._refuse(bson.decode(stored.raw, _LENIENT)["_id"], exc)
             else:
                 found.setdefault(entry.key or entry.id, []).append(entry)
-        return found, len(page) < limit
+        return found
 
     async def end(self, entry: Entry) -> None:
         """Take note that an entry was delivered, whoever has done so.
@@ -318,24 +317,19 @@ class Outbox:
         _log.warning("an entry that can't be read is given up: %s", type(reason).__name__)
 
 
-def _readable(stored: RawBSONDocument) -> dict[str, Any]:
-    """Return an entry as far as it can be read, without its payload."""
-    whole = bson.decode(stored.raw, _LENIENT)
-    at = whole.get("at")
-    return {
-        "_id": str(whole["_id"]),
-        "kind": str(whole.get("kind")),
-        "key": str(whole.get("key")),
-        "payload": {},
-        "at": at if isinstance(at, Timestamp) else Timestamp(0, 0),
-        "attempts": 0,
-        "error": whole.get("error"),
-    }
+def _remains(document: Mapping[str, Any]) -> Entry:
+    """Return what can be told of an entry that can't be read."""
+    at = document.get("at")
+    added = at if isinstance(at, Timestamp) else Timestamp(0, 0)
+    kind, error = str(document.get("kind")), document.get("error")
+    return Entry(str(document["_id"]), kind, None, {}, added.as_datetime(), 0, error)
 
 
 def _entry(document: Mapping[str, Any]) -> Entry:
     name, key = document["_id"], document["key"]
     require_texts(_id=name, key=key, kind=document["kind"])
+    if not isinstance(document["payload"], Mapping):
+        raise TypeError("payload must be a document")
     return Entry(
         name,
         document["kind"],

@@ -234,8 +234,8 @@ class _Shift:
             if len(self.delayed) < _MOST_DELAYED:
                 without = {*self._busy, *self.delayed}
                 limit = _PAGES * self.settings.at_once
-                self._found, is_all = await outbox.pending(without, limit)
-                if not is_all:
+                self._found = await outbox.pending(without, limit)
+                if sum(map(len, self._found.values())) == limit:  # there may be more
                     self._next_read = now
             if now - self._asked > _STATUS_SECONDS:
                 self._asked, self.told.status = now, await outbox.status()

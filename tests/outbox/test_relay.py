@@ -134,6 +134,7 @@ async def test_what_can_never_be_delivered(outbox, relay, receiver, add, at_work
         {"kind": None},
         {"at": "now"},
         {"attempts": None},
+        {"payload": 7},
         {"_id": ObjectId()},
     ],
     ids=lambda stranger: next(iter(stranger)),
@@ -372,7 +373,7 @@ async def test_a_lease_that_was_long_in_coming(outbox, relay, receiver, add, at_
 async def test_delivered_though_given_up(outbox, add):
     """Whoever was away while others gave it up has delivered it all the same."""
     await add("a1")
-    (entry,) = (await outbox.pending([], 10))[0]["a"]
+    (entry,) = (await outbox.pending([], 10))["a"]
     await outbox.fail(entry, "no", is_dead=True)
     await outbox.end(entry)
     assert (await outbox.status()).dead == 0

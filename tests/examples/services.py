@@ -49,6 +49,11 @@ class Process:
         """Whether it runs no more."""
         return self._process.returncode is not None
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     async def kill(self) -> None:
         """End it at once, as by a power cut."""
         self._process.kill()

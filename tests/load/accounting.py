@@ -76,6 +76,9 @@ class Delivered:
     left: int
     """The pieces of the article after the order: the next order of it leaves fewer."""
 
+    by: int = 0
+    """The process of the relay that has told it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Handed:

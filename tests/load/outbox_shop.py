@@ -58,7 +58,7 @@ async def post_order(wanted: Wanted, shop: Shop, key: Key) -> Response:
 
 async def deliver(entry: Entry) -> None:
     """Tell the file, which is there when this process is killed."""
-    told = {"id": entry.id, "sku": entry.key, **entry.payload}
+    told = {"id": entry.id, "sku": entry.key, "by": os.getpid(), **entry.payload}
     with Path(os.environ["TOLD"]).open("a") as file:
         file.write(json.dumps(told) + "\n")
 

@@ -132,7 +132,7 @@ async def run(side: Side, options: Options, say: Say) -> Result:
                 tasks.create_task(shopping.run(told))
                 tasks.create_task(_break(servers, options, told, say))
                 if relays:
-                    tasks.create_task(_kill(relays[0], options, told, say))
+                    tasks.create_task(_kill(relays, options, told, say))
             await servers.heal()
             if relays:
                 await asyncio.to_thread(_until_handed, servers.uri)
@@ -144,8 +144,7 @@ async def run(side: Side, options: Options, say: Say) -> Result:
     books = compare(told.asked, stored, STOCK, stock)
     handed = None
     if side.relay is not None:
-        lines = _told(options.folder).read_text().splitlines()
-        handed = handed_on(stored, [Delivered(**json.loads(line)) for line in lines])
+        handed = handed_on(stored, _delivered(options.folder))
     return Result(side.name, figures, books, handed)
 
 
@@ -182,6 +181,12 @@ def _environment(side: Side, uri: str) -> dict[str, str]:
 
 def _told(folder: Path) -> Path:
     return folder / "told.jsonl"
+
+
+def _delivered(folder: Path) -> list[Delivered]:
+    told = _told(folder)
+    lines = told.read_text().splitlines() if told.exists() else []
+    return [Delivered(**json.loads(line)) for line in lines]
 
 
 _SECRET = secrets.token_hex(32)
@@ -234,10 +239,13 @@ async def _break(servers: ReplicaSet, options: Options, told: Told, say: Say) ->
     say(f"{told.now:6.1f} s: it goes on (SIGCONT)")
 
 
-async def _kill(relay: Process, options: Options, told: Told, say: Say) -> None:
-    """Kill the relay that holds the lease, at half time."""
+async def _kill(relays: list[Process], options: Options, told: Told, say: Say) -> None:
+    """Kill the relay that is at work, at half time or when it has told the first order."""
     await asyncio.sleep(options.seconds / 2)
-    await relay.kill()
+    async with asyncio.timeout(PATIENCE):
+        while not (delivered := _delivered(options.folder)):
+            await asyncio.sleep(0.05)
+    await next(relay for relay in relays if relay.pid == delivered[-1].by).kill()
     say(f"{told.now:6.1f} s: the relay is killed (SIGKILL), and another one takes over")
 
 

@@ -9,8 +9,7 @@ from tests.lengths import FULL, in_full
 from tests.load.report import print_report
 from tests.load.run import ASYNCIO, ASYNCIO_OUTBOX, MOTOR, OURS, OUTBOX, Options, Side, run
 
-# What the shop does, it does with an outbox as well.
-SIDES = [OURS, ASYNCIO, OUTBOX, ASYNCIO_OUTBOX, MOTOR] if FULL else [OUTBOX, MOTOR]
+SIDES = [OURS, ASYNCIO, OUTBOX, ASYNCIO_OUTBOX, MOTOR] if FULL else [OURS, OUTBOX, MOTOR]
 
 
 @pytest.mark.parametrize("side", SIDES, ids=lambda side: side.name)

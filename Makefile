@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AT_ONCE ?= 7
 
 .PHONY: help demo quick test test-long test-all check pytest matrix bench bench-bulk bench-proxy bench-failovers \
-	bench-streams load chaos simulate docs format clean
+	bench-storms bench-streams load chaos simulate docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-bulk   insert_many and bulk_write beside Motor or AsyncMongoClient"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
+	@echo "make bench-storms  what the next primary meets after an outage, by a model (5 minutes)"
 	@echo "make bench-streams  aggregates that follow changes, beside a full count; ARGS=--speed"
 	@echo "make load         orders for the example shop while primaries die, beside Motor (5 minutes)"
 	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
@@ -78,6 +79,9 @@ bench-proxy: $(STAMP)
 
 bench-failovers: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.failovers $(ARGS)
+
+bench-storms: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.storms $(ARGS)
 
 bench-streams: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.streams $(ARGS)

@@ -113,6 +113,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     _add_load(one, writers=10_000, timeout=60.0)
     one.add_argument("--seconds", type=float, default=20.0, help="how long the outage takes")
     one.add_argument("--how", choices=["kill", "freeze"], default="kill")
+    one.add_argument("--clients", type=int, default=1, help="among which the writers are divided")
     one.add_argument("--tracemalloc", action="store_true", help="measure Python's objects too")
     return parser.parse_args(arguments)
 

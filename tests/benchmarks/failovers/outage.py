@@ -2,9 +2,12 @@
 
 import argparse
 import asyncio
+import contextlib
 import gc
+import itertools
 import time
 import tracemalloc
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from pymongo.errors import PyMongoError
@@ -24,16 +27,17 @@ from tests.clients import close
 COLLECTION = "outage"
 _BEGIN_AT_ONCE = 50  # so that beginning them is no stall of the event loop by itself
 _END_WITHIN = 30.0
+_ASK_EVERY = 0.1
 
 
 class Waiting:
     """Writers that write one document each."""
 
-    def __init__(self, kind: Kind, collection: Any, timeout: float) -> None:
+    def __init__(self, kind: Kind, collections: Sequence[Any], timeout: float) -> None:
         self.told = Told(kind)
         self.last_acknowledged = 0.0
         """In seconds since the epoch."""
-        self._collection = collection
+        self._collections = collections
         self._timeout = timeout
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -55,7 +59,8 @@ class Waiting:
         told = self.told
         try:
             with told.kind.limit(self._timeout):
-                await self._collection.insert_one({"_id": number, "w": {str(number): 1}})
+                collection = self._collections[number % len(self._collections)]
+                await collection.insert_one({"_id": number, "w": {str(number): 1}})
         except PyMongoError as exc:
             told.fail(number, exc)
         else:
@@ -65,10 +70,15 @@ class Waiting:
 
 async def run(kind: Kind, servers: ReplicaSet, options: argparse.Namespace) -> Figures:
     """Measure one client."""
-    client = kind.open(servers.uri)
-    collection = client[DATABASE][COLLECTION]
-    await asyncio.gather(*(_warm_up(collection) for _ in range(50)))
-    waiting = Waiting(kind, collection, options.timeout)
+    # By their specification, deadlines don't lengthen it.
+    patience = int(options.timeout * 1000)
+    clients = [
+        kind.open(servers.uri, serverSelectionTimeoutMS=patience) for _ in range(options.clients)
+    ]
+    collections = [client[DATABASE][COLLECTION] for client in clients]
+    for collection in collections:
+        await asyncio.gather(*(_warm_up(collection) for _ in range(max(1, 50 // len(clients)))))
+    waiting = Waiting(kind, collections, options.timeout)
     async with watched() as watch:
         lost = await _begin_outage(servers, options)
         begun, begun_at = time.monotonic(), time.time()
@@ -79,20 +89,23 @@ async def run(kind: Kind, servers: ReplicaSet, options: argparse.Namespace) -> F
         figures = memory.figures(options.writers)
         figures["threads"] = thread_count()
         back, back_at = time.monotonic(), time.time()
-        await _end_outage(servers, lost)
-        await waiting.end()
+        async with _asked(servers) as rush:
+            await _end_outage(servers, lost)
+            await waiting.end()
         done = time.monotonic()
     # A primary that was only frozen may go on as such without an election.
     elected = next((one.writable for one in elections(servers, begun_at)), back_at)
     figures |= {
         "beginning_all_took_s": creating,
         "from_primary_elected_to_all_done_s": waiting.last_acknowledged - elected,
+        **rush.figures(),
         **_stalls(watch, begun, back, done),
         "most_threads": watch.most_threads,
     }
     await servers.heal()
     figures |= await judge(waiting.told, servers, COLLECTION)
-    await close(client)
+    for client in clients:
+        await close(client)
     return figures
 
 
@@ -134,6 +147,54 @@ async def _begin_outage(servers: ReplicaSet, options: argparse.Namespace) -> lis
 async def _end_outage(servers: ReplicaSet, lost: list[Member]) -> None:
     if lost:
         await servers.heal()
+
+
+class Rush:
+    """What the servers are asked for after an outage, each by its own counters."""
+
+    def __init__(self) -> None:
+        self._counts: dict[Member, list[tuple[float, int, int]]] = {}
+
+    async def ask(self, member: Member) -> None:
+        """Take note of what a member has counted so far."""
+        status = await member.command({"serverStatus": 1})
+        created, inserted = status["connections"]["totalCreated"], status["opcounters"]["insert"]
+        counts = self._counts.setdefault(member, [])
+        counts.append((time.monotonic(), int(created), int(inserted)))
+
+    def figures(self) -> Figures:
+        """The most that one of them was asked for within a tenth of a second, by the second."""
+        opened, inserts = [0.0], [0.0]
+        for counts in self._counts.values():
+            for (earlier, *before), (later, *after) in itertools.pairwise(counts):
+                seconds = max(later - earlier, _ASK_EVERY)
+                opened.append((after[0] - before[0]) / seconds)
+                inserts.append((after[1] - before[1]) / seconds)
+        created = [counts[-1][1] - counts[0][1] for counts in self._counts.values()]
+        return {
+            "connections_opened": max(created, default=0),
+            "most_connections_opened_a_second": max(opened),
+            "most_inserts_a_second": max(inserts),
+        }
+
+
+@contextlib.asynccontextmanager
+async def _asked(servers: ReplicaSet) -> AsyncIterator[Rush]:
+    rush = Rush()
+
+    async def ask(member: Member) -> None:
+        while True:
+            with contextlib.suppress(OSError, PyMongoError):
+                await rush.ask(member)
+            await asyncio.sleep(_ASK_EVERY)
+
+    tasks = [asyncio.create_task(ask(member)) for member in servers.members]
+    try:
+        yield rush
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 class Memory:

@@ -11,6 +11,7 @@ from pymongo.errors import (
     ConnectionFailure,
     InvalidOperation,
     NetworkTimeout,
+    ServerSelectionTimeoutError,
 )
 from pymongo.results import BulkWriteResult
 
@@ -21,6 +22,7 @@ __all__ = [
     "PartialResult",
     "ResolveError",
     "TooManyWaiting",
+    "WritesUnavailableError",
     "attempts_of",
     "outcome_of",
     "partial_result_of",
@@ -81,6 +83,13 @@ class TooManyWaiting(ConnectionFailure):
 
     Or, of a bulk operation, nothing of the command that was next; :func:`partial_result_of` tells
     of the others.
+    """
+
+
+class WritesUnavailableError(ServerSelectionTimeoutError):
+    """No server has taken writes for the client's ``fail_fast_after``; nothing of this was sent.
+
+    Or, of a bulk operation, nothing of the command that was next.
     """
 
 

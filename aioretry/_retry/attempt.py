@@ -27,6 +27,7 @@ from aioretry._drivers.port import (
     Token,
     Unprepared,
 )
+from aioretry._retry.budget import RetryBudget
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.server_selection import Load, choose, others
 from aioretry.errors import Attempt
@@ -65,6 +66,9 @@ class Landed(asyncio.Future[Ending]):
 
 class Places(Load, Protocol):
     """The places for attempts under way, and the queue for one."""
+
+    budget: RetryBudget | None
+    """What successes earn for, if retries cost something."""
 
     def remove(self, attempt: "PendingAttempt") -> None:
         """Take an attempt out of its place or the queue, and start those who wait."""
@@ -316,6 +320,8 @@ class PendingAttempt:
         match result:
             case Replied():
                 record = self._record(sent=True, reply=result.reply)
+                if self._places.budget is not None:
+                    self._places.budget.earn(by_retry=bool(self._execution.attempts))
             case Failed():
                 record = self._record(sent=result.sent, error=result.error)
         if self._receiver is not None:

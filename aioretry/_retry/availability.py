@@ -46,7 +46,7 @@ class Availability:
             self._is_looking = True
             self._lookout.add(self, _LOOK_EVERY)
         if not self._note(self._driver.view()):
-            self._search_now()
+            self.search_now()
         return self._without
 
     def is_unattended(self) -> bool:
@@ -92,7 +92,8 @@ class Availability:
             counts[each].used + counts[each].idle > 0 for each in balancers if each in counts
         )
 
-    def _search_now(self) -> None:
+    def search_now(self) -> None:
+        """Have the driver look for a server for a while, though nobody waits for one."""
         # Whom nobody asks for anything the driver does not connect, and hardly looks after.
         if self._search is None or self._search.done():
             until = self._loop.time() + _SEARCH

@@ -2,6 +2,7 @@
 Commands")."""
 
 import asyncio
+import math
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, assert_never
@@ -25,6 +26,7 @@ from aioretry._drivers.port import (
 )
 from aioretry._retry.attempt import Ending, Ineligible, Landed, PendingAttempt, Receiver
 from aioretry._retry.availability import Availability
+from aioretry._retry.budget import RetryBudget
 from aioretry._retry.caution import Caution
 from aioretry._retry.command_execution import Execution, Numbering, TransactionEnd
 from aioretry._retry.lookout import Lookout
@@ -71,6 +73,8 @@ class Coordinator:
         running: Gets the operations that have not ended.
         admit: Raises if no operation may begin any more.
         caution: Warns of writes that can't be retried.
+        fail_fast_after: For how many seconds no server takes writes before none of them waits.
+        budget: What retries cost; None lets them be free.
     """
 
     def __init__(
@@ -87,6 +91,8 @@ class Coordinator:
         running: set[Any] | None = None,
         admit: Callable[[], None] = lambda: None,
         caution: Caution | None = None,
+        fail_fast_after: float = math.inf,
+        budget: RetryBudget | None = None,
     ) -> None:
         self.driver = driver
         self.loop = loop
@@ -95,7 +101,16 @@ class Coordinator:
         self._lookout = lookout = Lookout(driver, loop)
         self._most_under_way = most_under_way
         self.availability = Availability(driver, loop, lookout)
-        self.waits = ServerWaits(driver, loop, lookout, server_selection_timeout, most_waiting)
+        self.waits = ServerWaits(
+            driver,
+            loop,
+            lookout,
+            server_selection_timeout,
+            most_waiting,
+            self.availability,
+            fail_fast_after,
+        )
+        self._budget = budget
         self._places = list[PendingAttempts]()
         self.pending = self._new_places()
         # Slow reads take no places from writes, nor from those that read elsewhere.
@@ -170,7 +185,9 @@ class Coordinator:
 
     def _new_places(self) -> PendingAttempts:
         most, patience = self._most_under_way, self.policy.wait_queue_timeout
-        return PendingAttempts(self.loop, self._lookout, most, patience, self._places)
+        places = PendingAttempts(self.loop, self._lookout, most, patience, self._places)
+        places.budget = self._budget
+        return places
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed.
@@ -296,7 +313,17 @@ class Coordinator:
             case GiveUp():
                 raise self._surfacing(execution, verdict)
             case Retry():
+                self._pay(execution)
                 return verdict
+
+    def _pay(self, execution: Execution) -> None:
+        """Pay for a retry, unless it ends a transaction, whose locks would stay."""
+        is_end = execution.transaction_end is not None
+        if self._budget is None or execution.retries is None or is_end or self._budget.take():
+            return
+        error = self._surfacing(execution, GiveUp(execution.retries.surfacing()))
+        error.add_note("aioretry: it was not retried: the client's retry budget is spent")
+        raise error
 
     def _prepare_retry(self, execution: Execution, error: Exception, verdict: Retry) -> None:
         has_id, server = execution.has_transaction_id, execution.server

@@ -8,6 +8,7 @@ from pymongo.errors import InvalidOperation, WaitQueueTimeoutError
 
 from aioretry._drivers.port import Address, Failed, NoServer, TopologyView, Unprepared
 from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.budget import RetryBudget
 from aioretry._retry.lookout import Lookout
 
 _LOOK_EVERY = 0.05
@@ -40,6 +41,7 @@ class PendingAttempts:
         patience: float | None = None,
         sharing: "list[PendingAttempts] | None" = None,
     ) -> None:
+        self.budget: RetryBudget | None = None
         self._sharing = [] if sharing is None else sharing
         self._sharing.append(self)
         self._loop = loop

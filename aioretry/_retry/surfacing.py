@@ -4,7 +4,7 @@ from pymongo.errors import AutoReconnect, InvalidOperation, ServerSelectionTimeo
 
 from aioretry._drivers.port import Address
 from aioretry._retry.command_execution import Execution
-from aioretry.errors import DeadlineExceeded, ResolveError, TooManyWaiting
+from aioretry.errors import DeadlineExceeded, ResolveError, TooManyWaiting, WritesUnavailableError
 from aioretry.events import name_of
 
 
@@ -55,6 +55,19 @@ def too_many_wait(most: int, execution: Execution | None) -> TooManyWaiting:
         execution: The command that is one too many; None if there is none yet.
     """
     return TooManyWaiting(f"{most} writes wait for a server already; {_nothing_sent(execution)}")
+
+
+def unavailable(seconds: float, execution: Execution) -> WritesUnavailableError:
+    """Return what surfaces when no server has taken writes for so long that none is waited for.
+
+    Args:
+        seconds: How long that is.
+        execution: The command, which was never sent.
+    """
+    return WritesUnavailableError(
+        f"no server has taken writes for {seconds:.3g} s (fail_fast_after); "
+        f"{_nothing_sent(execution)}"
+    )
 
 
 def router_lost(pinned: Address) -> AutoReconnect:

@@ -11,14 +11,23 @@ import anyio
 from pymongo.errors import InvalidOperation
 
 from aioretry._commands.command import Command
-from aioretry._drivers.port import Driver, ServerView
+from aioretry._drivers.port import Driver, ServerView, TopologyView
+from aioretry._retry.availability import Availability
 from aioretry._retry.command_execution import Execution, Numbering
 from aioretry._retry.lookout import Lookout
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import NO_LEASE
-from aioretry._retry.surfacing import nobody_found, router_lost, too_late, too_many_wait
+from aioretry._retry.surfacing import (
+    nobody_found,
+    router_lost,
+    too_late,
+    too_many_wait,
+    unavailable,
+)
 from aioretry.deadlines import Deadline
+
+_LOOK_EVERY = 1.0
 
 
 class ServerWaits:
@@ -30,6 +39,8 @@ class ServerWaits:
         lookout: Looks at what the driver knows.
         timeout: How long to wait for a server at most, in seconds.
         most: How many writes may wait at once.
+        availability: Looks for a server that nobody waits for.
+        fail_fast_after: For how many seconds none is there before no write waits any more.
     """
 
     def __init__(
@@ -39,6 +50,8 @@ class ServerWaits:
         lookout: Lookout,
         timeout: float,
         most: int,
+        availability: Availability,
+        fail_fast_after: float = math.inf,
     ) -> None:
         self._driver = driver
         self._loop = loop
@@ -46,6 +59,11 @@ class ServerWaits:
         self._selections: dict[str, Selection] = {"": Selection(driver, loop, lookout)}
         self._timeout = timeout
         self._most = most
+        self._availability = availability
+        self._fail_fast_after = fail_fast_after
+        self._lost_at: float | None = None
+        """When a write has found no server, if none was seen since."""
+
         self._count = 0
         self._topology_text: tuple[object, str] = (None, "")
         self.queues: WeakSet[Any] = WeakSet()
@@ -92,6 +110,7 @@ class ServerWaits:
         Raises:
             DeadlineExceeded: There was none in time.
             ServerSelectionTimeoutError: The same, where there is no deadline.
+            WritesUnavailableError: There was none for so long that nobody waits any more.
             AutoReconnect: The router that alone knows the transaction is lost.
             InvalidOperation: The client was closed.
         """
@@ -153,14 +172,41 @@ class ServerWaits:
             while not is_there:
                 if execution.time_left() <= 0:
                     raise too_late(execution) from execution.last_error()
-                if not await self._selection_of(execution).wait_for_server(began + seconds):
+                until, fails_at = began + seconds, self._fails_at(execution)
+                if fails_at <= self._loop.time():
+                    self._availability.search_now()
+                    raise unavailable(self._fail_fast_after, execution) from execution.last_error()
+                selection = self._selection_of(execution)
+                if not await selection.wait_for_server(min(until, fails_at)):
+                    if fails_at < until:
+                        continue
                     execution.is_late = left <= self._timeout
                     raise nobody_found(execution, seconds, self._topology())
                 self._follow_pin(execution)
                 is_there = self.can_begin(execution)
+            if execution.command.reading is None:
+                self._lost_at = None
         finally:
             self._count -= count
             self._add_wait(execution, began)
+
+    def _fails_at(self, execution: Execution) -> float:
+        """Return when a write waits no more, by the loop's clock, for one nobody has waited for."""
+        if execution.command.reading is not None or math.isinf(self._fail_fast_after):
+            return math.inf
+        if self._lost_at is None:
+            self._lost_at = self._loop.time()
+            self._lookout.add(self, _LOOK_EVERY)
+        # A command that was sent waits in any case: its outcome would stay unknown.
+        was_sent = any(attempt.sent for attempt in execution.attempts)
+        is_end = execution.transaction_end is not None
+        return math.inf if was_sent or is_end else self._lost_at + self._fail_fast_after
+
+    def look(self, view: TopologyView | None) -> float | None:
+        """Take note of a server that takes writes again."""
+        if view is not None and view.servers_for(None):
+            self._lost_at = None
+        return None if self._lost_at is None else _LOOK_EVERY
 
     def _follow_pin(self, execution: Execution) -> None:
         pinned = execution.pinned

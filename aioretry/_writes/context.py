@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import inspect
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -21,6 +22,7 @@ from aioretry._drivers.port import (
     SessionCalls,
     ThreadCounts,
 )
+from aioretry._retry.budget import RetryBudget
 from aioretry._retry.caution import Caution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import TransactionWatch, Watchers
@@ -113,6 +115,8 @@ class WritePath:
         hooks: tuple[Hook, ...],
         most_under_way: int,
         most_waiting: int,
+        fail_fast_after: float = math.inf,
+        retry_budget: int | None = None,
     ) -> None:
         self.encrypts = encrypts
         # Behind a load balancer all of one has to go over the same connection.
@@ -128,6 +132,8 @@ class WritePath:
         self.watchers = Watchers(hooks)
         self._most_under_way = most_under_way
         self._most_waiting = most_waiting
+        self._fail_fast_after = fail_fast_after
+        self._budget = None if retry_budget is None else RetryBudget(retry_budget)
         self._coordinator: Coordinator | None = None
         self._caution = Caution(retry_writes=policy.retry_writes)
 
@@ -167,6 +173,8 @@ class WritePath:
                 running=self.under_way.operations,
                 admit=self.under_way.admit,
                 caution=self._caution,
+                fail_fast_after=self._fail_fast_after,
+                budget=self._budget,
             )
         return self._coordinator
 

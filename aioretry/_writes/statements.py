@@ -17,7 +17,7 @@ from aioretry._retry.transactions import TRANSIENT, has_label
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.single import Write, tried_for
 from aioretry.deadlines import Deadline
-from aioretry.errors import DeadlineExceeded, attach, own_report_of
+from aioretry.errors import DeadlineExceeded, WritesUnavailableError, attach, own_report_of
 
 T = TypeVar("T")
 
@@ -128,7 +128,7 @@ class Statement(WithoutOutcome[T]):
         return self._coordinator.statement(command, self._session, self._deadline, self.watch)
 
     def _explain(self, exc: BaseException) -> bool:
-        if isinstance(exc, ConnectionFailure):
+        if isinstance(exc, ConnectionFailure) and not isinstance(exc, WritesUnavailableError):
             self._coordinator.driver.add_label(exc, TRANSIENT)
         if has_label(exc, TRANSIENT) and not self._has_its_router(exc):
             self._session.unpin()

@@ -22,6 +22,7 @@ from aioretry import (
     Deadline,
     DeadlineExceeded,
     Outcome,
+    WritesUnavailableError,
     attempts_of,
     deadline,
     outcome_of,
@@ -178,7 +179,8 @@ class OnceCall:
             try:
                 return OnceAnswer(await self._execute(records), replayed=False)
             except Exception as exc:
-                if self._is_committing or self._is_too_late(exc):
+                is_nobody = isinstance(exc, WritesUnavailableError)  # nor for asking
+                if self._is_committing or is_nobody or self._is_too_late(exc):
                     raise
                 # Whatever it says, it may say of what a call with this key has done.
                 known = await self._known(records, exc)

@@ -18,7 +18,14 @@ from pymongo.errors import (
     WriteError,
 )
 
-from aioretry import Deadline, DeadlineExceeded, Outcome, deadline, outcome_of
+from aioretry import (
+    Deadline,
+    DeadlineExceeded,
+    Outcome,
+    WritesUnavailableError,
+    deadline,
+    outcome_of,
+)
 from aioretry._faces import Whole
 from aioretry.errors import copy_report
 
@@ -127,7 +134,7 @@ def is_worth_another(error: PyMongoError, *, is_under_deadline: bool) -> bool:
     Errors of the network and of a primary that is no more are; that a server is overloaded is not,
     because the driver has tried again by then.
     """
-    if isinstance(error, DeadlineExceeded | WaitQueueTimeoutError):
+    if isinstance(error, DeadlineExceeded | WaitQueueTimeoutError | WritesUnavailableError):
         return False
     if isinstance(error, ServerSelectionTimeoutError):
         return is_under_deadline

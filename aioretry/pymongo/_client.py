@@ -1,6 +1,7 @@
 """PyMongo's asynchronous client, and the parts behind its writes put together."""
 
 import asyncio
+import math
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Self
@@ -38,13 +39,18 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
             further ones fail with :class:`~aioretry.TooManyWaiting`.
         doubt_after: How many seconds a server may be silent, over a connection of its own as well,
             while somebody waits for it, before it is taken for lost; infinity doubts none.
+        fail_fast_after: After how many seconds without a server that takes writes those of which
+            nothing was sent fail at once, with :class:`~aioretry.WritesUnavailableError`, until
+            there is one again; infinity lets them wait.
+        retry_budget: How many retries the client may have made beyond one for each ten successes;
+            while there is nothing left, none is made. None sets no limit.
         **kwargs: As for ``AsyncMongoClient``.
 
     Raises:
-        TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts`` or
-            ``max_waiting_writes`` is not a whole number.
-        ValueError: ``max_concurrent_attempts`` or ``max_waiting_writes`` is less than 1, or
-            ``doubt_after`` is not above 0.
+        TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts``,
+            ``max_waiting_writes`` or ``retry_budget`` is not a whole number.
+        ValueError: ``max_concurrent_attempts``, ``max_waiting_writes`` or ``retry_budget`` is
+            less than 1, or ``doubt_after`` or ``fail_fast_after`` is not above 0.
         ConfigurationError: As for ``AsyncMongoClient``.
     """
 
@@ -57,9 +63,13 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         max_concurrent_attempts: int = MOST_UNDER_WAY,
         max_waiting_writes: int = MOST_WAITING,
         doubt_after: float = DOUBT_AFTER,
+        fail_fast_after: float = math.inf,
+        retry_budget: int | None = None,
         **kwargs: Any,
     ) -> None:
         doubt_after = patience("doubt_after", doubt_after)
+        fail_fast_after = patience("fail_fast_after", fail_fast_after)
+        budget = None if retry_budget is None else positive("retry_budget", retry_budget)
         uses = pymongo_async.Uses()
         hooks = all_hooks(hooks)
         at_once = positive("max_concurrent_attempts", max_concurrent_attempts)
@@ -78,6 +88,8 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
             hooks=hooks,
             most_under_way=at_once,
             most_waiting=most_waiting,
+            fail_fast_after=fail_fast_after,
+            retry_budget=budget,
         )
 
     async def __aenter__(self) -> Self:

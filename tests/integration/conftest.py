@@ -20,6 +20,7 @@ FOR_BOTH = {
     "test_commit_outcomes",
     "test_connection_options",
     "test_deposed",
+    "test_failing_fast",
     "test_garbage",
     "test_lifecycle",
     "test_private_names",

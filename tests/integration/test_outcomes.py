@@ -26,6 +26,7 @@ from aioretry import (
     Outcome,
     RetryClient,
     TooManyWaiting,
+    WritesUnavailableError,
     deadline,
     outcome_of,
 )
@@ -87,6 +88,11 @@ async def too_many(world):
     finally:
         waiting.cancel()
         await asyncio.wait([waiting])
+
+
+async def failing_fast(world):
+    client = await world.client(world.nowhere, fail_fast_after=0.01)
+    await client.db.c.insert_one({})
 
 
 async def no_time(world):
@@ -250,6 +256,11 @@ CASES = {
     "`TooManyWaiting`: as many writes as may wait for a server did so already": (
         too_many,
         TooManyWaiting,
+        NOT_APPLIED,
+    ),
+    "`WritesUnavailableError`: no server has taken writes for `fail_fast_after`": (
+        failing_fast,
+        WritesUnavailableError,
         NOT_APPLIED,
     ),
     "`DeadlineExceeded`, nothing sent": (no_time, DeadlineExceeded, NOT_APPLIED),

@@ -118,7 +118,7 @@ async def test_constructor_takes_what_motors_takes():
     """Our constructor has Motor's arguments, and its own by keyword only."""
     parameters = inspect.signature(RetryClient.__init__).parameters.values()
     kinds = {p.name: p.kind for p in parameters}
-    own = {"doubt_after", "hooks", "listeners_may_block"}
+    own = {"doubt_after", "fail_fast_after", "hooks", "listeners_may_block", "retry_budget"}
     own |= {"max_concurrent_attempts", "max_waiting_writes"}
     assert {"self", "args", "kwargs", *own} == set(kinds)
     assert inspect.Parameter.VAR_POSITIONAL is kinds["args"]

@@ -104,6 +104,7 @@ class Stage:
         self.labels = []
         self.abandoned = []
         self.ends_itself = False
+        self.budget = None
         self.began = None
         self.session = Session()
         self.server = ServerView(A, kind, 17, True, None, 0.0, LIMITS, lambda: 0, object())

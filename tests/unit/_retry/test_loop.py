@@ -31,6 +31,7 @@ from aioretry._drivers.port import (
     ServerView,
     TopologyView,
 )
+from aioretry._retry.budget import RetryBudget
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.server_selection import Selection
 from aioretry._retry.sessions import LastingLease, SessionLease
@@ -142,7 +143,7 @@ def _no_slots(monkeypatch):
     monkeypatch.setattr(attempt, "AttemptCall", OpenCall)
 
 
-def coordinator_of(driver, *, events=None, sst=0.05, most_under_way=100, **policy):
+def coordinator_of(driver, *, events=None, sst=0.05, most_under_way=100, budget=None, **policy):
     """A coordinator over the scripted driver."""
     return Coordinator(
         driver,
@@ -151,6 +152,7 @@ def coordinator_of(driver, *, events=None, sst=0.05, most_under_way=100, **polic
         server_selection_timeout=sst,
         hooks=() if events is None else (events.append,),
         most_under_way=most_under_way,
+        budget=budget,
     )
 
 
@@ -640,6 +642,27 @@ class TestDeposed:
             await self.send(driver, address)
         await write
         assert 1 == len({call.taken for call in driver.calls})
+
+
+class TestBudget:
+    async def test_spent(self):
+        """The error says so, and how the write has ended."""
+        budget = RetryBudget(1)
+        driver = Driver(AutoReconnect("first"), AutoReconnect("second"), OK)
+        with pytest.raises(AutoReconnect, match="second") as caught:
+            await begin(driver, deadline=Deadline.after(60), budget=budget)
+        assert any("retry budget is spent" in note for note in caught.value.__notes__)
+        assert (Outcome.UNKNOWN, 2) == (outcome_of(caught.value), len(attempts_of(caught.value)))
+        assert ["pooled"] != driver.sessions
+
+    async def test_earned(self):
+        """By writes that succeed, a tenth of a retry each, and by retries that do, their own."""
+        budget = RetryBudget(10)
+        assert all(budget.take() for _ in range(9))
+        await begin(Driver(AutoReconnect("lost"), OK), budget=budget)
+        for _ in range(9):
+            await begin(Driver(OK), budget=budget)
+        assert [True, True, False] == [budget.take() for _ in range(3)]
 
 
 class Path:

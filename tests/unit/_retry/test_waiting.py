@@ -11,7 +11,7 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome, TooManyWaiting, outcome_of
+from aioretry import Attempt, Outcome, TooManyWaiting, WritesUnavailableError, outcome_of
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Insert
 from aioretry._commands.target import Target
@@ -59,10 +59,10 @@ class Driver:
         return self.topology
 
     def start_probing(self):
-        pass
+        self.is_probing = True
 
     def stop_probing(self):
-        pass
+        self.is_probing = False
 
 
 def selection_of(driver):
@@ -262,3 +262,92 @@ async def test_too_many_of_both(order, pause):
     for each in writes:
         each.cancel()
     await asyncio.gather(*writes, return_exceptions=True)
+
+
+class TestFailingFast:
+    """After so long without a server, nobody waits for one whose command was never sent."""
+
+    @pytest.fixture
+    def driver(self):
+        return Driver()
+
+    @pytest.fixture
+    async def coordinator(self, driver):
+        loop = asyncio.get_running_loop()
+        return Coordinator(
+            driver,
+            loop,
+            Policy(),
+            server_selection_timeout=60,
+            hooks=(),
+            fail_fast_after=0.2,
+        )
+
+    @pytest.fixture
+    def execution(self, coordinator):
+        """A function that returns a new command."""
+
+        def execution(deadline=None):
+            command = Insert({"_id": 7}).command(TARGET)
+            return coordinator.execution(command, SessionLease(lambda: None), deadline)
+
+        return execution
+
+    async def test_who_waits_and_who_comes(self, driver, coordinator, execution):
+        """Who waits already fails then, and who comes later at once, while a server is sought."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        waiting = [coordinator.waits.find_server(execution(Deadline.after(60))) for _ in range(3)]
+        with anyio.fail_after(30):
+            errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {WritesUnavailableError} == {type(error) for error in errors}
+        assert loop.time() - began >= 0.2
+        assert not coordinator.waits.waiting
+        turns = Turns(loop)
+        with pytest.raises(WritesUnavailableError, match=r"for 0.2 s .* nothing was sent"):
+            await coordinator.waits.find_server(execution())
+        turns.stopped = True
+        assert turns.number == 0
+        await asyncio.sleep(0)
+        assert driver.is_probing
+
+    async def test_the_next_time(self, driver, coordinator, execution):
+        """A server that was there meanwhile is waited for anew."""
+        with pytest.raises(WritesUnavailableError):
+            await coordinator.waits.find_server(execution())
+        nobody, driver.topology = driver.topology, None
+        driver.appear()
+        with anyio.fail_after(30):
+            while coordinator.waits._lost_at is not None:
+                await asyncio.sleep(0.01)
+        await coordinator.waits.find_server(execution())
+        driver.topology = nobody
+        waiting = asyncio.ensure_future(coordinator.waits.find_server(execution()))
+        await asyncio.sleep(0.01)
+        driver.appear()
+        await asyncio.wait_for(waiting, 30)
+
+    async def test_at_the_start(self, driver, coordinator, execution):
+        """The time that the first write has waited for the driver is none without a server."""
+        first = asyncio.ensure_future(coordinator.waits.find_server(execution()))
+        await asyncio.sleep(0.15)
+        nobody = driver.topology
+        driver.appear()
+        await asyncio.wait_for(first, 30)
+        driver.topology = nobody
+        second = asyncio.ensure_future(coordinator.waits.find_server(execution()))
+        await asyncio.sleep(0.15)
+        assert not second.done()
+        driver.appear()
+        await asyncio.wait_for(second, 30)
+
+    async def test_what_was_sent_waits(self, driver, coordinator, execution):
+        """Its outcome would stay unknown."""
+        sent = execution()
+        sent.add(Attempt(A, 0.0, 0.1, sent=True, error=TimeoutError()), None, 0.0)
+        waiting = asyncio.ensure_future(coordinator.waits.find_server(sent))
+        with pytest.raises(WritesUnavailableError):
+            await coordinator.waits.find_server(execution())
+        assert not waiting.done()
+        driver.appear()
+        await asyncio.wait_for(waiting, 30)

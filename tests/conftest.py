@@ -148,6 +148,22 @@ def open_transactions(plain: MongoClient) -> Callable[[], set[bytes]]:
 
 
 @pytest.fixture
+def short_transactions(replica_set: ReplicaSet) -> Iterator[None]:
+    """The servers abort what a dead process has left open after a second, and not after sixty."""
+
+    def set_all(seconds: int) -> None:
+        for member in replica_set.members:
+            with MongoClient(member.address, directConnection=True) as client:
+                client.admin.command(
+                    {"setParameter": 1, "transactionLifetimeLimitSeconds": seconds}
+                )
+
+    set_all(1)
+    yield
+    set_all(60)
+
+
+@pytest.fixture
 def stored(collection: RetryMotorCollection, plain: MongoClient):
     """The test's collection, read by PyMongo on the primary."""
     return plain[collection.database.name][collection.name]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pymongo.write_concern import WriteConcern
 
+from aioretry import deadline
 from aioretry.idempotent import Keys, VersionConflict
 from aioretry.streams import NO_WATERMARKS
 from tests.docs.snippets import Page, Setup
@@ -159,6 +160,16 @@ async def sessions(page: Page) -> AsyncGenerator[str, None]:
     assert page.printed() == "perhaps committed\n"
 
 
+async def nightly_jobs(page: Page) -> AsyncGenerator[str, None]:
+    yield "keys.once("
+    credit, accounts = page.names["credit"], page.client.bank.accounts
+    await accounts.insert_one({"_id": "rex", "balance": 1000})
+    async with Keys(b"sixteen bytes at least", "bank") as keys:
+        done = [await credit(page.client, keys, "rex", night) for night in ("mon", "mon", "tue")]
+    assert [True, False, True] == done
+    assert 1002 == (await accounts.find_one({"_id": "rex"}))["balance"]
+
+
 async def outbox(page: Page) -> AsyncGenerator[str, None]:
     sent: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
@@ -192,6 +203,19 @@ async def streams(page: Page) -> AsyncGenerator[str, None]:
     assert [{"_id": "backyard", "count": 1}, {"_id": "dog", "count": 1}] == found
 
 
+async def task_queues(page: Page) -> AsyncGenerator[str, None]:
+    arq = pytest.importorskip("arq")
+    yield "Retry("
+    book = page.names["book"]
+    async with Keys(b"sixteen bytes at least", "bank") as keys:
+        job = {"client": page.client, "keys": keys, "job_id": "1", "job_try": 1}
+        assert [7, 7] == [await book(job, "rex", 7) for _ in range(2)]
+        with page.faults.drop_reply("commitTransaction", times=None), deadline(0.5):
+            with pytest.raises(arq.Retry):
+                await book(job | {"job_id": "2"}, "rex", 1)
+        assert 8 == await book(job | {"job_id": "2"}, "rex", 1)
+
+
 async def why_blind_retries(page: Page) -> AsyncGenerator[str, None]:
     with page.faults.drop_reply("update"):
         yield "cast("
@@ -220,11 +244,13 @@ SETUPS: Mapping[str, Setup] = {
     "idempotency-keys.md": idempotency_keys,
     "increments.md": increments,
     "migrating.md": migrating,
+    "nightly-jobs.md": nightly_jobs,
     "outbox.md": outbox,
     "outcomes.md": outcomes,
     "safe-to-repeat.md": safe_to_repeat,
     "sessions.md": sessions,
     "streams.md": streams,
+    "task-queues.md": task_queues,
     "versioned-documents.md": versioned_documents,
     "why-blind-retries.md": why_blind_retries,
 }

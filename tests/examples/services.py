@@ -59,6 +59,10 @@ class Process:
         self._process.kill()
         await self._process.wait()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
     async def stop(self) -> int:
         """End it as an operator does; give its exit code."""
         if not self.has_ended:

@@ -74,19 +74,3 @@ def own_collection(shared_standalone: Standalone, name: str) -> Iterator[object]
     """A collection by PyMongo, on the standalone server."""
     with MongoClient(shared_standalone.uri) as client:
         yield client[DATABASE][name]
-
-
-@pytest.fixture
-def short_transactions(replica_set: ReplicaSet) -> Iterator[None]:
-    """The servers abort what a dead process has left open after a second, and not after sixty."""
-
-    def set_all(seconds: int) -> None:
-        for member in replica_set.members:
-            with MongoClient(member.address, directConnection=True) as client:
-                client.admin.command(
-                    {"setParameter": 1, "transactionLifetimeLimitSeconds": seconds}
-                )
-
-    set_all(1)
-    yield
-    set_all(60)

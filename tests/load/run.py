@@ -176,7 +176,8 @@ def _relay(side: Side, folder: Path, uri: str) -> AbstractAsyncContextManager[Pr
 
 def _environment(side: Side, uri: str) -> dict[str, str]:
     motor = "yes" if side.uses_motor else "no"
-    return {"MONGODB_URI": uri, "SHOP_SECRET": _SECRET, "MOTOR_SHOP": motor}
+    secrets_of_all = dict.fromkeys(["SHOP_SECRET", "BOX_OFFICE_SECRET"], _SECRET)
+    return {"MONGODB_URI": uri, "MOTOR_SHOP": motor, **secrets_of_all}
 
 
 def _told(folder: Path) -> Path:

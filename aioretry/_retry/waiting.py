@@ -27,7 +27,7 @@ from aioretry._retry.surfacing import (
 )
 from aioretry.deadlines import Deadline
 
-_LOOK_EVERY = 1.0
+_LOOK_EVERY = 0.1
 
 
 class ServerWaits:
@@ -199,8 +199,9 @@ class ServerWaits:
             self._lookout.add(self, _LOOK_EVERY)
         # A command that was sent waits in any case: its outcome would stay unknown.
         was_sent = any(attempt.sent for attempt in execution.attempts)
-        is_end = execution.transaction_end is not None
-        return math.inf if was_sent or is_end else self._lost_at + self._fail_fast_after
+        end = execution.transaction_end
+        is_commit = end is not None and end.leaves_doubt
+        return math.inf if was_sent or is_commit else self._lost_at + self._fail_fast_after
 
     def look(self, view: TopologyView | None) -> float | None:
         """Take note of a server that takes writes again."""

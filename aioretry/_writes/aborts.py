@@ -17,7 +17,7 @@ from aioretry._retry.transactions import NO_SUCH_TRANSACTION, Abort
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.statements import WithoutOutcome
 from aioretry.deadlines import Deadline
-from aioretry.errors import DeadlineExceeded, Outcome, leave_to_context
+from aioretry.errors import DeadlineExceeded, Outcome, WritesUnavailableError, leave_to_context
 
 ABORT_TIMEOUT = 5.0
 """How long an abort may take, in seconds, that nobody has set a limit for.
@@ -112,7 +112,8 @@ async def _abort_once(
         abort_for_certain(session)
         leave_to_context(exc)
         raise
-    except DeadlineExceeded:  # what was written would bar others for a minute
+    except (DeadlineExceeded, WritesUnavailableError):
+        # What was written would bar others for a minute.
         abort_for_certain(session)
         return
     except (OperationFailure, ConnectionFailure):

@@ -19,6 +19,7 @@ from aioretry import (
     resolve,
     run_transaction,
 )
+from aioretry._faces import settled
 from aioretry.idempotent import Keys
 
 AFTER = 0.5
@@ -39,10 +40,8 @@ async def collection(client, collection):
     return client[collection.database.name][collection.name]
 
 
-@pytest.fixture
-async def alone(replica_set, collection):
-    """The collection, when no server has taken writes for long enough."""
-    await once(collection)
+async def lose_all(replica_set, collection):
+    """Come back when no server has taken writes for long enough."""
     began = time.monotonic()
     await replica_set.kill(await replica_set.primary())
     with anyio.fail_after(30):
@@ -55,6 +54,13 @@ async def alone(replica_set, collection):
             except DeadlineExceeded:
                 pass  # it may have been sent
     assert time.monotonic() - began >= AFTER
+
+
+@pytest.fixture
+async def alone(replica_set, collection):
+    """The collection, when no server has taken writes for long enough."""
+    await once(collection)
+    await lose_all(replica_set, collection)
     return collection
 
 
@@ -126,6 +132,22 @@ async def test_every_write(replica_set, alone):
             else:
                 break
     assert await alone.count_documents({}) == 2
+
+
+async def test_a_transaction_that_has_begun(replica_set, client, collection):
+    """Nobody waits for its abort, for which there is no server either."""
+    await insert(collection)
+
+    async def work(session):
+        await collection.insert_one({"_id": 1}, session=session)
+        await lose_all(replica_set, collection)
+        limit.deadline = anyio.current_time() + 2
+        await collection.insert_one({"_id": 2}, session=session)
+
+    async with await settled(client.start_session()) as session:
+        with anyio.fail_after(30) as limit, pytest.raises(WritesUnavailableError) as caught:
+            await session.with_transaction(work)
+    assert outcome_of(caught.value) is Outcome.NOT_APPLIED
 
 
 class TestBudget:

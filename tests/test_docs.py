@@ -114,8 +114,9 @@ class TestCode:
             assert name in importlib.import_module(module).__all__
 
     def test_snippets_are_the_examples(self):
-        """The README's snippets are the marked regions of the example files."""
-        snippets = dict(SNIPPET.findall(README.read_text()))
+        """Snippets of the README and of a page are the marked regions of the example files."""
+        texts = README.read_text(), (ROOT / "docs" / "frameworks.md").read_text()
+        snippets = {name: code for text in texts for name, code in SNIPPET.findall(text)}
         marked = {
             f"examples/{path.name}": text.partition(BEGIN)[2].partition(END)[0].strip()
             for path in EXAMPLES
@@ -129,7 +130,8 @@ class TestCode:
         shown: dict[str, list[str]] = {}
         for page in PAGES:
             for name, code in SNIPPET.findall(page.read_text()):
-                shown.setdefault(name, []).extend(without_blank_lines(code))
+                if (ROOT / name).parent == SERVICE:
+                    shown.setdefault(name, []).extend(without_blank_lines(code))
         files = [path for path in SERVICE.iterdir() if path.is_file()]
         assert shown == {
             path.relative_to(ROOT).as_posix(): without_blank_lines(path.read_text())
@@ -194,20 +196,19 @@ class TestCompliance:
         assert set() == named - there
 
     def test_operations_that_are_retried_are_documented(self):
-        """The tables have each write, with its transaction id or without; specification:
+        """The table has each write, with its transaction id or without; specification:
         "Drivers MUST document operations that support retryable behavior"."""
         writes = {name for name in vars(Operation) if not name.startswith("_")} - {
             "attempts",
             "replayed",
         }
-        for document in ROOT / "docs" / "operations.md", README:
-            has_id = {"yes": set(), "no": set()}
-            for operations, transaction_id, *_ in rows(document, "operation"):
-                names = set(re.findall(r"`(\w+)`", operations)) & writes
-                has_id.get(transaction_id.partition(",")[0], set()).update(names)
-            assert writes == has_id["yes"] | has_id["no"]
-            assert {"update_many", "delete_many"} == has_id["no"] - {"bulk_write"}
-            assert has_id["yes"] == writes - {"update_many", "delete_many"}
+        has_id = {"yes": set(), "no": set()}
+        for operations, transaction_id, *_ in rows(ROOT / "docs" / "operations.md", "operation"):
+            names = set(re.findall(r"`(\w+)`", operations)) & writes
+            has_id.get(transaction_id.partition(",")[0], set()).update(names)
+        assert writes == has_id["yes"] | has_id["no"]
+        assert {"update_many", "delete_many"} == has_id["no"] - {"bulk_write"}
+        assert has_id["yes"] == writes - {"update_many", "delete_many"}
 
 
 @pytest.mark.parametrize("page", ["compliance.md", "internals.md"])
@@ -256,16 +257,54 @@ class TestInternals:
                 assert any(re.search(definition, text, re.MULTILINE) for text in texts), name
 
 
-class TestCommands:
-    def test_are_targets_of_the_makefile(self):
-        """Every make command of the README is a target, and stands alone on its line."""
+class TestErrors:
+    """The page that has errors by their texts."""
+
+    def test_texts_are_those_of_the_package(self):
+        """Each text of ours is one that the package gives."""
+        ours = (ROOT / "docs" / "errors.md").read_text().partition("## Of PyMongo")[0]
+        pattern = re.compile(r"(?<=\| |, )`((?:[^`]|`(?:async with|await)[^`]*`)+)`(?=,| \()")
+        texts = pattern.findall(ours)
+        assert len(texts) > 30
+        constants = [
+            node.value
+            for path in (ROOT / "aioretry").rglob("*.py")
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        unknown = [
+            part
+            for text in texts
+            for part in (each.strip(" ;") for each in re.split("…|;", text))
+            if not any(part in constant for constant in constants)
+        ]
+        assert [] == unknown
+
+    def test_errors_are_named(self):
+        """Each class of ours is on it."""
+        page = (ROOT / "docs" / "errors.md").read_text()
+        errors = [name for name in aioretry.errors.__all__ if name[0].isupper()]
+        named = {name for name in errors if issubclass(getattr(aioretry.errors, name), Exception)}
+        assert [] == [name for name in sorted(named) if f"`{name}`" not in page]
+
+
+class TestReadme:
+    def test_is_short(self):
+        """It is what a stranger reads to the end."""
+        assert len(README.read_text().splitlines()) <= 150
+
+    def test_has_the_two_commands(self):
+        """Each stands alone on its line."""
         lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
-        commands = [line for line in lines if line.startswith("make ")]
-        names = ("demo", "test", "bench", "chaos", "simulate", "docs")
-        assert {f"make {name}" for name in names} == set(commands)
+        assert ["make demo", "make test"] == [line for line in lines if line.startswith("make ")]
+
+    @pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"])
+    def test_commands_are_targets_of_the_makefile(self, document):
+        """What a document says to make can be made."""
         makefile = (ROOT / "Makefile").read_text()
-        for command in commands:
-            assert re.search(rf"^{command.removeprefix('make ')}:", makefile, re.MULTILINE)
+        for block in blocks(document, "sh"):
+            for target in re.findall(r"^make ([\w-]+)", block, re.MULTILINE):
+                assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
     def test_install_names_the_distribution(self):
         """The README installs what pyproject.toml builds."""

@@ -321,7 +321,7 @@ class PendingAttempt:
             case Replied():
                 record = self._record(sent=True, reply=result.reply)
                 if self._places.budget is not None:
-                    self._places.budget.earn(by_retry=bool(self._execution.attempts))
+                    self._places.budget.earn(by_retry=self._execution.is_paid)
             case Failed():
                 record = self._record(sent=result.sent, error=result.error)
         if self._receiver is not None:

@@ -123,6 +123,9 @@ class Execution:
     caution: Caution | None = None
     """Is shown who got it; None where no server could retry it."""
 
+    is_paid: bool = False
+    """Whether a retry of it was paid for."""
+
     loss: Loss | None = None
     """What the log tells its latest retry with."""
 

@@ -185,9 +185,7 @@ class Coordinator:
 
     def _new_places(self) -> PendingAttempts:
         most, patience = self._most_under_way, self.policy.wait_queue_timeout
-        places = PendingAttempts(self.loop, self._lookout, most, patience, self._places)
-        places.budget = self._budget
-        return places
+        return PendingAttempts(self.loop, self._lookout, most, patience, self._places, self._budget)
 
     def close(self, patience: float) -> None:
         """End what is under way, because the client is closed.
@@ -319,7 +317,10 @@ class Coordinator:
     def _pay(self, execution: Execution) -> None:
         """Pay for a retry, unless it ends a transaction, whose locks would stay."""
         is_end = execution.transaction_end is not None
-        if self._budget is None or execution.retries is None or is_end or self._budget.take():
+        if self._budget is None or execution.retries is None or is_end:
+            return
+        if self._budget.take():
+            execution.is_paid = True
             return
         error = self._surfacing(execution, GiveUp(execution.retries.surfacing()))
         error.add_note("aioretry: it was not retried: the client's retry budget is spent")

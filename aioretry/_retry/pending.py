@@ -31,6 +31,7 @@ class PendingAttempts:
         patience: How long they wait at most, in seconds; None sets no limit.
         sharing: All that use the same connections; this one is added. Whoever frees something there
             lets the others try, too, or those of one kind would have it among themselves.
+        budget: What successes earn for, if retries cost something.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class PendingAttempts:
         size: int,
         patience: float | None = None,
         sharing: "list[PendingAttempts] | None" = None,
+        budget: RetryBudget | None = None,
     ) -> None:
-        self.budget: RetryBudget | None = None
+        self.budget = budget
         self._sharing = [] if sharing is None else sharing
         self._sharing.append(self)
         self._loop = loop

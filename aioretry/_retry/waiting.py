@@ -86,7 +86,11 @@ class ServerWaits:
         """
         if execution.time_left() <= 0:
             return False
-        return bool(self._driver.view().servers_for(execution.command.reading))
+        reading = execution.command.reading
+        is_there = bool(self._driver.view().servers_for(reading))
+        if is_there and reading is None:
+            self._lost_at = None
+        return is_there
 
     def check_room(self, execution: Execution | None = None) -> None:
         """Refuse one more write that would wait for a server, where too many do.
@@ -184,8 +188,6 @@ class ServerWaits:
                     raise nobody_found(execution, seconds, self._topology())
                 self._follow_pin(execution)
                 is_there = self.can_begin(execution)
-            if execution.command.reading is None:
-                self._lost_at = None
         finally:
             self._count -= count
             self._add_wait(execution, began)

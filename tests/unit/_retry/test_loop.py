@@ -18,7 +18,7 @@ from pymongo.errors import (
 )
 from pymongo.write_concern import WriteConcern
 
-from aioretry import DeadlineExceeded, Outcome, attempts_of, outcome_of
+from aioretry import DeadlineExceeded, Outcome, attempts_of, outcome_of, resolve
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.single import Insert
 from aioretry._commands.target import Target
@@ -662,6 +662,14 @@ class TestBudget:
         await begin(Driver(AutoReconnect("lost"), OK), budget=budget)
         for _ in range(9):
             await begin(Driver(OK), budget=budget)
+        assert [True, True, False] == [budget.take() for _ in range(3)]
+
+    async def test_what_cost_nothing(self):
+        """It gives nothing back, whatever was sent before it."""
+        budget = RetryBudget(3)
+        with pytest.raises(AutoReconnect) as caught:
+            await begin(Driver(AutoReconnect("1"), AutoReconnect("2"), OK), budget=budget)
+        await resolve(caught.value)
         assert [True, True, False] == [budget.take() for _ in range(3)]
 
 

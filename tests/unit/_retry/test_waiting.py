@@ -317,10 +317,22 @@ class TestFailingFast:
             await coordinator.waits.find_server(execution())
         nobody, driver.topology = driver.topology, None
         driver.appear()
+        await coordinator.waits.find_server(execution())
+        driver.topology = nobody
+        waiting = asyncio.ensure_future(coordinator.waits.find_server(execution()))
+        await asyncio.sleep(0.01)
+        driver.appear()
+        await asyncio.wait_for(waiting, 30)
+
+    async def test_the_next_time_without_a_write(self, driver, coordinator, execution):
+        """Nobody needs to write for a server to be seen."""
+        with pytest.raises(WritesUnavailableError):
+            await coordinator.waits.find_server(execution())
+        nobody, driver.topology = driver.topology, None
+        driver.appear()
         with anyio.fail_after(30):
             while coordinator.waits._lost_at is not None:
                 await asyncio.sleep(0.01)
-        await coordinator.waits.find_server(execution())
         driver.topology = nobody
         waiting = asyncio.ensure_future(coordinator.waits.find_server(execution()))
         await asyncio.sleep(0.01)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-DOCUMENTS = [README, CHANGELOG, *PAGES]
+DOCUMENTS = [README, CHANGELOG, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *PAGES]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 SERVICE = ROOT / "examples" / "test_your_service"
 
@@ -298,7 +298,7 @@ class TestReadme:
         lines = [line for block in blocks(README, "sh") for line in block.splitlines()]
         assert ["make demo", "make test"] == [line for line in lines if line.startswith("make ")]
 
-    @pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"])
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
     def test_commands_are_targets_of_the_makefile(self, document):
         """What a document says to make can be made."""
         makefile = (ROOT / "Makefile").read_text()

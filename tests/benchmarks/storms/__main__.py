@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tests.benchmarks.storms.model import Behaviour, Server, storm
 
-OURS = Behaviour("aioretry", retries=2, pause=0.2, lasts=60.0)
+OURS = Behaviour("aioretry", retries=2, pause=0.2)
 BEHAVIOURS = [
     OURS,
     replace(OURS, name="... jitter 1 s", jitter=1.0),

@@ -62,7 +62,7 @@ class Behaviour:
     pause: float = 0.5
     """How long it waits before that, on average, in seconds."""
 
-    lasts: float = 30.0
+    lasts: float = 60.0
     """For how long a write may wait beyond the outage, in seconds."""
 
 

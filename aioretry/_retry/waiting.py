@@ -183,6 +183,7 @@ class ServerWaits:
                 selection = self._selection_of(execution)
                 if not await selection.wait_for_server(min(until, fails_at)):
                     if fails_at < until:
+                        is_there = self.can_begin(execution)  # just now, or while the loop stood
                         continue
                     execution.is_late = left <= self._timeout
                     raise nobody_found(execution, seconds, self._topology())

@@ -280,7 +280,7 @@ class TestFailingFast:
             Policy(),
             server_selection_timeout=60,
             hooks=(),
-            fail_fast_after=0.2,
+            fail_fast_after=0.225,
         )
 
     @pytest.fixture
@@ -304,7 +304,7 @@ class TestFailingFast:
         assert loop.time() - began >= 0.2
         assert not coordinator.waits.waiting
         turns = Turns(loop)
-        with pytest.raises(WritesUnavailableError, match=r"for 0.2 s .* nothing was sent"):
+        with pytest.raises(WritesUnavailableError, match=r"for 0.225 s .* nothing was sent"):
             await coordinator.waits.find_server(execution())
         turns.stopped = True
         assert turns.number == 0
@@ -337,6 +337,14 @@ class TestFailingFast:
         waiting = asyncio.ensure_future(coordinator.waits.find_server(execution()))
         await asyncio.sleep(0.01)
         driver.appear()
+        await asyncio.wait_for(waiting, 30)
+
+    async def test_at_the_last_moment(self, driver, coordinator, execution):
+        """A server that is there when the time is over is not said to be missing."""
+        waiting = asyncio.ensure_future(coordinator.waits.find_server(execution()))
+        await asyncio.sleep(0)
+        over = coordinator.waits._lost_at + 0.225
+        asyncio.get_running_loop().call_at(over - 1e-6, driver.appear)
         await asyncio.wait_for(waiting, 30)
 
     async def test_at_the_start(self, driver, coordinator, execution):

@@ -170,25 +170,28 @@ class ServerWaits:
         left = execution.time_left()
         seconds = min(self._timeout, left)
         began = self._loop.time()
-        is_there = False
         self._count += count
         try:
-            while not is_there:
+            while True:
                 if execution.time_left() <= 0:
                     raise too_late(execution) from execution.last_error()
                 until, fails_at = began + seconds, self._fails_at(execution)
-                if fails_at <= self._loop.time():
-                    self._availability.search_now()
-                    raise unavailable(self._fail_fast_after, execution) from execution.last_error()
                 selection = self._selection_of(execution)
-                if not await selection.wait_for_server(min(until, fails_at)):
-                    if fails_at < until:
-                        is_there = self.can_begin(execution)  # just now, or while the loop stood
-                        continue
+                is_found = fails_at > self._loop.time() and await selection.wait_for_server(
+                    min(until, fails_at)
+                )
+                self._follow_pin(execution)
+                if self.can_begin(execution):  # also just now, or while the loop stood
+                    return
+                if is_found:
+                    continue
+                if until <= fails_at:
                     execution.is_late = left <= self._timeout
                     raise nobody_found(execution, seconds, self._topology())
-                self._follow_pin(execution)
-                is_there = self.can_begin(execution)
+                # Timers are early by up to the clock's resolution: the clock is not asked again.
+                if self._fails_at(execution) <= fails_at:
+                    self._availability.search_now()
+                    raise unavailable(self._fail_fast_after, execution) from execution.last_error()
         finally:
             self._count -= count
             self._add_wait(execution, began)

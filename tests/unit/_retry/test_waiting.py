@@ -347,6 +347,23 @@ class TestFailingFast:
         asyncio.get_running_loop().call_at(over - 1e-6, driver.appear)
         await asyncio.wait_for(waiting, 30)
 
+    async def test_timer_that_is_early(self, coordinator, execution, monkeypatch):
+        """Timers may end before their time by the clock's resolution; nobody spins till then."""
+        waits, calls = coordinator.waits, 0
+        selection = waits._selection_of(execution())
+        wait_for_server = selection.wait_for_server
+
+        async def counted(until):
+            nonlocal calls
+            calls += 1
+            return await wait_for_server(until)
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "_clock_resolution", 0.05)
+        monkeypatch.setattr(selection, "wait_for_server", counted)
+        with anyio.fail_after(30), pytest.raises(WritesUnavailableError):
+            await waits.find_server(execution())
+        assert calls == 1
+
     async def test_at_the_start(self, driver, coordinator, execution):
         """The time that the first write has waited for the driver is none without a server."""
         first = asyncio.ensure_future(coordinator.waits.find_server(execution()))

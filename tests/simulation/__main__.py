@@ -48,6 +48,7 @@ def _replay(seed: int, *, to_shrink: bool, as_digest: bool) -> None:
     print(plan.network)
     face = "AsyncRetryClient" if plan.has_coroutines else "RetryClient"
     print(f"{face}: {plan.connections} connections, {plan.at_once} attempts at once")
+    print(f"fail_fast_after={plan.fail_fast_after}, retry_budget={plan.retry_budget}")
     print(*verdict.trace, *verdict.wrong, sep="\n")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ OPENED_AT_ONCE = 2
 
 ASKED_AGAIN = 0.05
 PATIENCE = 0.25
+NOTICED_WITHIN = 0.2
+"""How long a server has to take writes for nobody to overlook it, in seconds."""
+
 SILENT_FOR = 3.0
 """After how long a server is doubted that answers nobody, in seconds."""
 
@@ -538,6 +542,11 @@ class SimulatedDriver(EngineDriver):
         self.kept = [Kept(0.0)]
         """Who has kept others from being sent, oldest first."""
 
+        self.seen_until = -math.inf
+        """Until when a server that takes writes was known last, if that was for long enough to be
+        noticed, in seconds."""
+
+        self._seen_since = 0.0
         self._known: dict[Any, ServerView] = {}
         self._others: dict[Any, ServerView] = {}
         self._term = 0
@@ -669,6 +678,11 @@ class SimulatedDriver(EngineDriver):
         self.changes += 1
         self.keep()
         known, others = {**self._known}, {**self._others}
+        now = self.loop.time()
+        if not self._view.writable:
+            self._seen_since = now
+        elif now - self._seen_since > NOTICED_WITHIN:
+            self.seen_until = now
         by_mode = (known, known or others, others, others or known, {**known, **others})
         self._view = TopologyView(
             known,

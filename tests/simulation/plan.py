@@ -113,6 +113,12 @@ class Plan:
     has_coroutines: bool
     """Whether the face is that of PyMongo's asyncio client, and not Motor's."""
 
+    fail_fast_after: float | None
+    """After how many seconds without a server no write waits; None if each does."""
+
+    retry_budget: int | None
+    """What the client may spend on retries, or None."""
+
     @classmethod
     def of(cls, seed: int, count: int = 150) -> "Plan":
         """Return the run of a seed: its own mix of loads and faults."""
@@ -167,6 +173,7 @@ class Plan:
         # Whole transactions are run again as long as there is time.
         is_rough = network.befalls >= 0.3 or (breaks or 0.0) >= 0.3
         operations = [styles.operation(index, random.choice(kinds)) for index in range(count)]
+        spared = Random(f"spared {seed}")  # of its own: all else stays as it was without
         return cls(
             seed,
             tuple(_bounded(one, 5.0 if is_rough else 60.0) for one in operations),
@@ -179,6 +186,8 @@ class Plan:
             routers=breaks,
             closed_at=random.uniform(0, SECONDS) if random.random() < 0.1 else None,
             has_coroutines=seed % 2 == 0,
+            fail_fast_after=spared.choice([None] * 9 + [0.5, 3.0, 20.0]),
+            retry_budget=spared.choice([None] * 9 + [1, 5, 100]),
         )
 
 

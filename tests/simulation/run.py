@@ -29,6 +29,7 @@ from aioretry import (
     Outcome,
     ResolveError,
     RetryClient,
+    WritesUnavailableError,
     attempts_of,
     deadline,
     outcome_of,
@@ -49,7 +50,7 @@ from tests.simulation.driver import (
 )
 from tests.simulation.keys import Key
 from tests.simulation.members import Member
-from tests.simulation.plan import READS, TRANSFERS, TRAVELLING, Fault, Operation, Plan
+from tests.simulation.plan import READS, TRANSFERS, TRAVELLING, WRITES, Fault, Operation, Plan
 from tests.simulation.reads import PREFERENCES, Reads
 from tests.simulation.replica_set import ReplicaSet
 from tests.simulation.routers import HOST_UNREACHABLE, NO_PRIMARY_FOUND, Router
@@ -264,7 +265,10 @@ class Run:
             face, room, driver = AsyncRetryClient, pymongo_async, "AsyncioDriver"
         with mock.patch.object(room, driver, self.driver.of):
             return face(
-                "mongodb://simulated/?w=majority", max_concurrent_attempts=self.plan.at_once
+                "mongodb://simulated/?w=majority",
+                max_concurrent_attempts=self.plan.at_once,
+                fail_fast_after=self.plan.fail_fast_after or math.inf,
+                retry_budget=self.plan.retry_budget,
             )
 
     def _routers(self) -> list[Router]:
@@ -590,8 +594,7 @@ class Run:
         is_asked = told.is_in_doubt or any(attempt.sent for attempt in tried)
         if UNKNOWN in told.outcomes and not is_asked:
             self.complain(operation, "is in doubt, but nothing was sent")
-        if isinstance(error, ServerSelectionTimeoutError) and told.took < SELECTION_TIMEOUT - 0.1:
-            self.complain(operation, f"has looked for a server for too short a time: {error!r}")
+        self._judge_search(operation, told, is_asked=is_asked)
         is_late = operation.deadline is not None and told.took > operation.deadline - 1e-6
         says_so = isinstance(error, DeadlineExceeded)
         if is_late and isinstance(error, NetworkTimeout) and not says_so:
@@ -612,8 +615,31 @@ class Run:
         elif isinstance(error, ConnectionFailure) and told.took < SELECTION_TIMEOUT - 0.1:
             # Where the clock was set, a server may have forgotten the write.
             is_forgotten = network.forgotten or self.clocks.set_ahead
-            if not is_forgotten and not network.overloaded:
+            # Who has spent what retries cost makes none, and who fails fast waits for nobody.
+            is_spared = self.plan.retry_budget or isinstance(error, WritesUnavailableError)
+            if not is_forgotten and not network.overloaded and not is_spared:
                 self.complain(operation, f"ended before its time with {error!r}")
+
+    def _judge_search(self, operation: Operation, told: Told, *, is_asked: bool) -> None:
+        """Who was told that there is no server has looked for one as long as there was to be."""
+        error, patience = told.error, self.plan.fail_fast_after
+        if not isinstance(error, ServerSelectionTimeoutError):
+            return
+        if not isinstance(error, WritesUnavailableError):
+            if told.took < SELECTION_TIMEOUT - 0.1:
+                self.complain(operation, f"has looked for a server for too short a time: {error!r}")
+            is_write = operation.kind in WRITES
+            if is_write and not is_asked and patience is not None and patience < SELECTION_TIMEOUT:
+                self.complain(operation, f"has waited although others fail fast: {error!r}")
+            return
+        if patience is None or operation.kind in set(READS) - {"causal"}:
+            self.complain(operation, f"fails fast, but is to wait: {error!r}")
+        elif self.loop.time() - self.driver.seen_until < patience - 0.01:
+            self.complain(operation, f"fails although a server was there shortly: {error!r}")
+        if is_asked and operation.kind in _OF_ONE:
+            self.complain(operation, f"was sent, and does not wait: {error!r}")
+        if self.driver.view().writable:
+            self.complain(operation, f"fails although a server is there: {error!r}")
 
     def _may_be_unasked(self, operation: Operation, told: Told) -> bool:
         """Tell whether nobody could ask what an answer without a code has left out.
@@ -804,6 +830,18 @@ class Run:
         """After the last fault everything is served again."""
         OPERATION.set(-1)
         self.driver.network = type(self.plan.network)()
+        # Routers go on to break, and who has spent what retries cost makes none.
+        is_poor = self.plan.retry_budget is not None and self.plan.routers is not None
+        for left in reversed(range(20 if is_poor else 1)):
+            try:
+                await self._be_served()
+            except (ConnectionFailure, OperationFailure):
+                if not left:
+                    raise
+            else:
+                return
+
+    async def _be_served(self) -> None:
         with deadline(30.0):
             await self.collection.update_one({"_id": "hot"}, {"$inc": {"served": 1}})
             for preference in PREFERENCES:

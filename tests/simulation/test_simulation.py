@@ -183,6 +183,15 @@ class TestMistakes:
             assert [] == verdict.wrong
             assert 30 == sum("DeadlineExceeded" in line for line in verdict.trace)
 
+    def test_who_fails_fast(self):
+        """While there is no primary all fail that were never sent, and later ones are served."""
+        plan = replace(plan_of("insert", Network(), count=200), fail_fast_after=3.0)
+        verdict = Run(replace(plan, faults=(Fault(1.0, "outage", None, 12.0),))).verdict()
+        assert [] == verdict.wrong
+        ends = [line for line in verdict.trace if re.search(r" op \d+ ends", line)]
+        assert 30 < sum("WritesUnavailableError" in line for line in ends) < 199
+        assert ends[-1].endswith("ends well")
+
     def test_nothing_is_wrong_at_the_beginning(self):
         """What is there before all else is not rolled back with a primary that is cut off."""
         faults = (Fault(0.0, "cut_off", None, 12.0),)
@@ -331,6 +340,8 @@ def plan_of(kind, network, *, count=30, refused=None):
         network=network,
         routers=None,
         closed_at=None,
+        fail_fast_after=None,
+        retry_budget=None,
     )
 
 

@@ -61,6 +61,9 @@ check: $(STAMP)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/pyright
+	# What users' type checkers see, from a folder without our settings.
+	cd / && PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/$(VENV)" \
+		pyright --verifytypes aioretry --ignoreexternal
 
 pytest: $(STAMP)
 	$(PYTEST) -n $(AT_ONCE) $(ARGS)

@@ -263,7 +263,7 @@ class ProblemError(Exception):
     def __init__(
         self, status: int, reason: str, detail: str, *, retry_after: int | None = None
     ) -> None:
-        self.problem = Problem(status, reason, detail, retry_after=retry_after)
+        self.problem: Problem = Problem(status, reason, detail, retry_after=retry_after)
         super().__init__(detail)
 
 

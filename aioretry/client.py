@@ -73,7 +73,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         ConfigurationError: As for ``AsyncIOMotorClient``.
     """
 
-    __delegate_class__ = motor.MongoClient
+    __delegate_class__: type[Any] = motor.MongoClient
 
     def __init__(
         self,

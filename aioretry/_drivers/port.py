@@ -204,7 +204,7 @@ class Token:
 
     def __init__(self) -> None:
         self._decided = threading.Lock()
-        self.is_sending = False
+        self.is_sending: bool = False
 
     def begin_sending(self) -> bool:
         """Turn to *sending*; return False if it was decided before."""

@@ -127,7 +127,7 @@ class PendingAttempt:
         self._driver = driver
         self._loop = loop
         self._execution = execution
-        self.may_block = execution.command.may_block
+        self.may_block: bool = execution.command.may_block
         """Whether it needs a thread for itself."""
 
         self._receiver: Receiver | None = receiver
@@ -136,9 +136,10 @@ class PendingAttempt:
         self._call: AttemptCall | None = None
         self._noted: Attempt | None = None
         self._notes: dict[Any, Any] = {}
-        self.added_at = self._began = loop.time()
+        self.added_at: float = loop.time()
         """When it began to wait for its place, in seconds of the event loop's clock."""
 
+        self._began = self.added_at
         self._timer: asyncio.TimerHandle | None = None
 
     @property

@@ -100,8 +100,8 @@ class Coordinator:
         self.deadline = deadline
         self._lookout = lookout = Lookout(driver, loop)
         self._most_under_way = most_under_way
-        self.availability = Availability(driver, loop, lookout)
-        self.waits = ServerWaits(
+        self.availability: Availability = Availability(driver, loop, lookout)
+        self.waits: ServerWaits = ServerWaits(
             driver,
             loop,
             lookout,
@@ -112,10 +112,10 @@ class Coordinator:
         )
         self._budget = budget
         self._places = list[PendingAttempts]()
-        self.pending = self._new_places()
+        self.pending: PendingAttempts = self._new_places()
         # Slow reads take no places from writes, nor from those that read elsewhere.
         self.reading: dict[str, PendingAttempts] = {}
-        self.watchers = Watchers(hooks)
+        self.watchers: Watchers = Watchers(hooks)
         self._hooks = hooks
         self.running: set[Any] = set() if running is None else running
         """The operations that have not ended."""

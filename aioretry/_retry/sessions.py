@@ -45,7 +45,7 @@ class SessionLease:
         *,
         is_asked: bool = False,
     ) -> None:
-        self.turn = turn
+        self.turn: anyio.Lock | None = turn
         self._open_session = open_session
         # Guards what is below: threads carry and drop, the event loop finishes.
         self._lock = threading.Lock()

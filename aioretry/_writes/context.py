@@ -120,7 +120,7 @@ class WritePath:
     ) -> None:
         self.encrypts = encrypts
         # Behind a load balancer all of one has to go over the same connection.
-        self.makes_transactions = not is_load_balanced
+        self.makes_transactions: bool = not is_load_balanced
         """Whether transactions are made by attempts, and not by the driver."""
 
         self._driver = driver
@@ -129,7 +129,7 @@ class WritePath:
         self._client = client
         self._server_selection_timeout = server_selection_timeout
         self._hooks = hooks
-        self.watchers = Watchers(hooks)
+        self.watchers: Watchers = Watchers(hooks)
         self._most_under_way = most_under_way
         self._most_waiting = most_waiting
         self._fail_fast_after = fail_fast_after
@@ -137,7 +137,7 @@ class WritePath:
         self._coordinator: Coordinator | None = None
         self._caution = Caution(retry_writes=policy.retry_writes)
 
-        self.under_way = UnderWay()
+        self.under_way: UnderWay = UnderWay()
 
         self._turns: WeakKeyDictionary[Any, anyio.Lock] = WeakKeyDictionary()
         self.aborting: set[Aborting] = set()

@@ -19,7 +19,7 @@ class Whole:
     def __init__(self) -> None:
         self._of: list[UnderWay] = []
         self._outer: tuple[Whole, ...] = ()
-        self.has_ended = False
+        self.has_ended: bool = False
         self.transactions: set[int] = set()
         """Which were begun in it, by the identity of their sessions."""
 
@@ -66,13 +66,13 @@ class UnderWay:
         # By the sessions' identity: Motor's have no hash.
 
         self.is_draining = False
-        self.is_over = False
+        self.is_over: bool = False
         """Whether what had not ended was given up."""
 
         self.left: Sequence[Any] = ()
         """The operations that were given up then."""
 
-        self.blocks_left = 0
+        self.blocks_left: int = 0
 
     def admit(self, session: Any = None) -> None:
         """Let an operation begin.

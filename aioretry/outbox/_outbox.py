@@ -104,8 +104,8 @@ class Outbox:
             )
         require_seconds(keep_seconds=keep_seconds)
         self.collection: Collection = collection
-        self.client = cast(Client, collection.database.client)
-        self.full_name = f"{collection.database.name}.{collection.name}"
+        self.client: Client = cast(Client, collection.database.client)
+        self.full_name: str = f"{collection.database.name}.{collection.name}"
         self._keep_seconds = math.ceil(keep_seconds)
         self._codec: CodecOptions[Any] = collection.codec_options
         # Each is decoded by itself: one that can't be would keep all others from being read.

@@ -40,11 +40,11 @@ try:
         get_meter_provider,
     )
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
-except ModuleNotFoundError as exc:
+except ModuleNotFoundError as _missing:
     raise ImportError(
         "aioretry.telemetry.opentelemetry needs opentelemetry-api: "
         "pip install 'aioretry-mongo[telemetry]'"
-    ) from exc
+    ) from _missing
 
 __all__ = ["OpenTelemetryHook"]
 

@@ -23,11 +23,11 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
-except ModuleNotFoundError as exc:
+except ModuleNotFoundError as _missing:
     raise ImportError(
         "aioretry.telemetry.prometheus needs prometheus-client: "
         "pip install 'aioretry-mongo[telemetry]'"
-    ) from exc
+    ) from _missing
 
 __all__ = ["PrometheusHook"]
 

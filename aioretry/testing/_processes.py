@@ -49,7 +49,7 @@ class Processes:
             )
         _living.add(self)
         try:
-            self.folder = Path(self._reply_to(0)["folder"])
+            self.folder: Path = Path(self._reply_to(0)["folder"])
         except BaseException:
             self._hang_up()
             self._keeper.wait(_END_TIMEOUT)

@@ -57,9 +57,9 @@ class Server:
         parameters: Mapping[str, str],
     ) -> None:
         self.index = index
-        self.pid = 0
-        self.state = MemberState.DEAD
-        self.log = processes.folder / f"mongod-{index}.log"
+        self.pid: int = 0
+        self.state: MemberState = MemberState.DEAD
+        self.log: Path = processes.folder / f"mongod-{index}.log"
         self._port = ReservedPort()
         self._output = processes.folder / f"mongod-{index}.out"
         self._data = processes.folder / f"data-{index}"

@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait most of the time: for elections, replies that are held, processes.
 AT_ONCE ?= 7
 
-.PHONY: help demo quick test test-long test-all check pytest matrix bench bench-bulk bench-proxy bench-failovers \
+.PHONY: help demo quick test test-long test-all test-installed check pytest matrix bench bench-bulk bench-proxy bench-failovers \
 	bench-storms bench-streams load chaos simulate docs format clean
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make quick        lint, types and the tests that need no server (2 minutes)"
 	@echo "make test         lint, types and all tests, the long ones in a short form (12 minutes)"
 	@echo "make test-all     lint, types and all tests in full length"
+	@echo "make test-installed  what needs no server, with the wheel in place of the checkout"
 	@echo "make matrix       every server version, PyMongo, Python and event loop (two hours)"
 	@echo "make bench        throughput beside Motor and PyMongo's AsyncMongoClient (15 minutes);"
 	@echo "                  ARGS=--costs, --storm, --memory, --soak measure something else"
@@ -67,6 +68,16 @@ check: $(STAMP)
 
 pytest: $(STAMP)
 	$(PYTEST) -n $(AT_ONCE) $(ARGS)
+
+# What a user installs, and what is in no checkout of it.
+test-installed: $(STAMP)
+	rm -rf build && mkdir -p build/tests
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build .
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	build/venv/bin/python -m pip install --quiet --group test --group services build/*.whl
+	cp -r tests examples docs *.md Makefile pyproject.toml build/tests
+	cd build/tests && ../venv/bin/python -m pytest -n 5 -m "not server and not more and not matrix" $(ARGS)
 
 matrix: $(STAMP)
 	$(BIN)/python -m tests.matrix $(ARGS)

@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command; without one, say which there are.
 
     Args:
         argv: The arguments; by default the process's own.
@@ -39,12 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     parser.add_argument("--version", action="version", version=f"aioretry {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     demo.add_command(commands)
     doctor.add_command(commands)
     stream.add_command(commands)
     outbox.add_command(commands)
     arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return 0
     code: int = arguments.run(arguments)
     return code
 

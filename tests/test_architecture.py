@@ -9,6 +9,7 @@ import aioretry
 from tests.house.figures import Source, complexity
 
 MOST_WAYS = 12
+ROOT = Path(__file__).parent.parent
 PACKAGE = Path(aioretry.__file__).parent
 
 
@@ -388,14 +389,14 @@ def test_what_outlives_its_caller_is_detached(path):
 def test_the_map_is_the_same_for_readers():
     """The page for newcomers has the package's own map, which these tests read."""
     lines = [line for line in str(aioretry.__doc__).splitlines() if line.startswith("    ")]
-    page = (PACKAGE.parent / "docs" / "internals.md").read_text()
+    page = (ROOT / "docs" / "internals.md").read_text()
     assert "\n".join(lines) in page
 
 
 @pytest.mark.parametrize("room", ["_commands", "_retry", "_writes"])
 def test_each_module_has_a_test_of_its_name(room):
     """What needs no server is tested by itself; what rides on the driver is by real servers."""
-    unit = PACKAGE.parent / "tests" / "unit"
+    unit = ROOT / "tests" / "unit"
     modules = [path.relative_to(PACKAGE) for path in (PACKAGE / room).rglob("*.py")]
     assert len(modules) > 5
     assert [] == [

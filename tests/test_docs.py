@@ -18,6 +18,7 @@ from tests.spec.data import official_files
 from tests.spec.sdist import FetchError
 
 ROOT = Path(__file__).parent.parent
+PACKAGE = Path(aioretry.__file__).parent
 README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -235,19 +236,18 @@ class TestInternals:
         rows = [row for row in PLACES if not FILES.search(row)]
         named = {name.replace(".", "/") for row in rows for name in re.findall(r"`([\w.]+)`", row)}
         assert len(named) > 5
-        package = ROOT / "aioretry"
         assert [] == [
             name
             for name in sorted(named)
-            if not (package / name).is_dir() and not (package / f"{name}.py").is_file()
+            if not (PACKAGE / name).is_dir() and not (PACKAGE / f"{name}.py").is_file()
         ]
 
     @pytest.mark.parametrize("row", [row for row in PLACES if FILES.search(row)])
     def test_places_exist(self, row):
         """What a row says where to look for stands in one of the files that it names."""
-        folder, texts = ROOT / "aioretry", []
+        folder, texts = PACKAGE, []
         for name in FILES.findall(row):
-            found = [ROOT / name, ROOT / "aioretry" / name, folder / name]
+            found = [ROOT / name, PACKAGE / name, folder / name]
             path = next(path for path in found if path.is_file())
             folder = path.parent
             texts.append(path.read_text())
@@ -268,7 +268,7 @@ class TestErrors:
         assert len(texts) > 30
         constants = [
             node.value
-            for path in (ROOT / "aioretry").rglob("*.py")
+            for path in PACKAGE.rglob("*.py")
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]

@@ -167,6 +167,13 @@ def test_bad_options(option: str, value: str, capsys: pytest.CaptureFixture[str]
     assert repr(value) in message
 
 
+def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who asks for nothing is told what there is."""
+    assert main([]) == 0
+    told = capsys.readouterr().out
+    assert all(f"    {name} " in told for name in ("demo", "doctor", "stream", "outbox"))
+
+
 def test_a_set_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     """An unusable URI ends with exit code 2 and one line that says so."""
     assert main(["demo", "--uri", "mongodb://", "--json"]) == 2

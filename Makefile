@@ -76,7 +76,7 @@ test-installed: $(STAMP)
 	$(PYTHON) -m venv build/venv
 	build/venv/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	build/venv/bin/python -m pip install --quiet --group test --group services build/*.whl
-	cp -r tests examples docs *.md Makefile pyproject.toml build/tests
+	cp -r tests examples docs *.md LICENSE Makefile pyproject.toml build/tests
 	cd build/tests && ../venv/bin/python -m pytest -n 5 -m "not server and not more and not matrix" $(ARGS)
 
 matrix: $(STAMP)

@@ -247,7 +247,7 @@ class TestInternals:
         """What a row says where to look for stands in one of the files that it names."""
         folder, texts = PACKAGE, []
         for name in FILES.findall(row):
-            found = [ROOT / name, PACKAGE / name, folder / name]
+            found = [ROOT / name, PACKAGE.parent / name, PACKAGE / name, folder / name]
             path = next(path for path in found if path.is_file())
             folder = path.parent
             texts.append(path.read_text())

@@ -6,9 +6,13 @@ import uuid
 import pytest
 from pymongo.errors import AutoReconnect, DuplicateKeyError
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from aioretry import deadline
 from aioretry.asgi import (
     DeadlineMiddleware,
     ProbesMiddleware,
@@ -18,6 +22,7 @@ from aioretry.asgi import (
     idempotency_key,
     mongodb_lifespan,
 )
+from aioretry.deadlines import current_deadline
 from aioretry.idempotent import Keys
 from tests.services.apps import DATABASE
 from tests.services.conftest import asgi_client
@@ -37,6 +42,28 @@ async def sent_by(app, scope):
 
     await app(scope, receive, send)
     return sent
+
+
+async def test_a_middleware_that_calls_next():
+    """What Starlette runs in a task of its own is inside the deadline that was set around it."""
+    left = []
+
+    async def note():
+        left.append(current_deadline().remaining())
+
+    class Limits(BaseHTTPMiddleware):
+        async def dispatch(self, request, call_next):
+            with deadline(50.0):
+                return await call_next(request)
+
+    async def page(_):
+        await note()
+        return PlainTextResponse("", background=BackgroundTask(note))
+
+    app = Starlette(routes=[Route("/", page)], middleware=[Middleware(Limits)])
+    async with asgi_client(app) as client:
+        assert (await client.get("/")).status_code == 200
+    assert [40 < seconds <= 50 for seconds in left] == [True, True]
 
 
 def raising(error, *, begun=False):

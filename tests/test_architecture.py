@@ -292,27 +292,6 @@ def test_the_ledger_imports_values_only():
     assert {f"pymongo.{name}" for name in allowed} == drivers
 
 
-def test_what_the_engine_leaves_to_the_rooms_is_in_both():
-    """A method without a body in the engine has one wherever PyMongo's clients are known."""
-    trees = [ast.parse(path.read_text()) for path in (PACKAGE / "_drivers").rglob("*.py")]
-    classes = {c.name: c for tree in trees for c in tree.body if isinstance(c, ast.ClassDef)}
-    bases = {name: {ast.unparse(b) for b in c.bases} for name, c in classes.items()}
-    left = [
-        (name, method.name)
-        for name, found in classes.items()
-        for method in found.body
-        if isinstance(method, ast.FunctionDef)
-        and "NotImplementedError" in ast.unparse(method.body[-1])
-    ]
-    assert ("EngineDriver", "_room") in left
-    for name, method in left:
-        heirs = [one for one, its in bases.items() if name in its]
-        assert len(heirs) >= 2, name
-        for heir in heirs:
-            own = {m.name for m in classes[heir].body if isinstance(m, ast.FunctionDef)}
-            assert method in own, f"{heir}.{method}"
-
-
 def test_no_metaprogramming():
     """Every wrapped method is written out."""
     for path in files():

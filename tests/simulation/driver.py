@@ -189,6 +189,9 @@ class _Ending(SessionEnding):
         self._kept.pop(id(server_session), None)
         self.end(id_of(server_session))
 
+    def _send(self) -> None:
+        raise AssertionError("each was ended when it was added")
+
 
 class Attempt:
     """An attempt under way.
@@ -564,12 +567,24 @@ class SimulatedDriver(EngineDriver):
         has_coroutines = isinstance(client, AsyncMongoClient)
         self._calls = _Coroutines(client) if has_coroutines else _Blocking(client)
         calls = pymongo_async.session_calls if has_coroutines else motor.session_calls
-        self._own = calls.own  # type: ignore[method-assign]
+        self._own_of = calls.own
         self._ending = ending = _Ending(self._calls)
         ending.end = self.end_session
         client._topology.pop_all_sessions = list  # nobody is told when it is closed
         client._topology.return_server_session = self._take_back
         return self
+
+    def _own(self, session: object) -> Any:
+        return self._own_of(session)
+
+    # What the engine makes of these, sockets and threads, is simulated here as a whole.
+
+    def _room(self, loop: Any) -> Any: ...
+
+    def _close_own(self) -> None: ...
+
+    def _can_use(self, loop: Any) -> bool:
+        return True
 
     def _take_back(self, server_session: Any) -> None:
         if server_session.dirty:

@@ -4,6 +4,7 @@ import asyncio
 import struct
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ class Receiver(Protocol):
         ...
 
 
-class LoopConnection:
+class LoopConnection(ABC):
     """A connection that is checked out of its pool, and used by an event loop.
 
     Args:
@@ -109,13 +110,13 @@ class LoopConnection:
         self._let_go()
         self._calls.close(self.connection)
 
+    @abstractmethod
     def interrupt(self) -> None:
         """Fail because PyMongo has lost the server; called on any thread."""
-        raise NotImplementedError
 
+    @abstractmethod
     def failure(self, error: Exception) -> Exception:
         """Close it, and return what PyMongo makes of an error of its socket."""
-        raise NotImplementedError
 
     def rest(self) -> None:
         """Take what comes, if anything, for the connection's end."""
@@ -135,21 +136,21 @@ class LoopConnection:
         self._make_ready(connection)
         self._calls.check_in(self.pool, connection)
 
+    @abstractmethod
     def _write(self, data: bytes) -> None:
         """Write a message; what does not go out at once goes later."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_writing(self) -> bool:
         """Tell whether a part of a message is still to be written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _let_go(self) -> None:
         """Use what is below the connection no longer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _make_ready(self, connection: Any) -> None:
         """Leave PyMongo's connection as PyMongo uses it."""
-        raise NotImplementedError
 
     def _hear(self, data: bytes | bytearray) -> None:
         """Take what has come."""

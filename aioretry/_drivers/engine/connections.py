@@ -2,6 +2,7 @@
 
 import asyncio
 import weakref
+from abc import ABC, abstractmethod
 from typing import Any
 
 from aioretry._drivers.engine import private_names
@@ -13,7 +14,7 @@ from aioretry.deadlines import detached
 _KEPT_FOR = 0.002
 
 
-class Connections:
+class Connections(ABC):
     """The connections that an event loop holds.
 
     One that has done its work is kept for a moment: as a rule the next attempt comes at once, and
@@ -64,13 +65,13 @@ class Connections:
             return None
         return self._take_out(pool)
 
+    @abstractmethod
     def _is_plain(self, connection: Any) -> bool:
         """Tell whether an event loop can use a connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _over(self, pool: Any, connection: Any) -> LoopConnection:
         """Return a connection for the event loop's use."""
-        raise NotImplementedError
 
     def _take_out(self, pool: Any) -> LoopConnection | None:
         connection = take_idle(self._calls, pool)

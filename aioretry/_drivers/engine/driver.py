@@ -1,6 +1,7 @@
 """The driver's port over a client of PyMongo's, whether its methods block or are coroutines."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -46,7 +47,7 @@ class Prober(Protocol):
         ...
 
 
-class EngineDriver:
+class EngineDriver(ABC):
     """The driver's port over a client of PyMongo's.
 
     Args:
@@ -91,10 +92,11 @@ class EngineDriver:
             or uses_more(calls.delegate)
         )
 
+    @abstractmethod
     def _room(self, loop: asyncio.AbstractEventLoop) -> Room:
         """Return what the attempts of an event loop are made with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _own(self, session: object) -> Any:
         """Return PyMongo's session that a session object of the user's is about.
 
@@ -102,15 +104,14 @@ class EngineDriver:
             TypeError: It is not a session.
             InvalidOperation: It is another client's session.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def _close_own(self) -> None:
         """Close what a kind of client has beside all this."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _can_use(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Tell whether an event loop can make attempts itself."""
-        raise NotImplementedError
 
     def view(self) -> TopologyView:
         """Return what is known of the deployment.

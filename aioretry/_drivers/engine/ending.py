@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
@@ -12,7 +13,7 @@ from aioretry.deadlines import detached
 _AFTER = 2.0
 
 
-class SessionEnding:
+class SessionEnding(ABC):
     """Has the servers forget sessions that don't go back to PyMongo's pool.
 
     A session whose question is open is kept as long as somebody may ask once more: by an exception,
@@ -86,9 +87,9 @@ class SessionEnding:
         self._is_awaited = False
         self._send()
 
+    @abstractmethod
     def _send(self) -> None:
         """End all of them, without waiting for that."""
-        raise NotImplementedError
 
     def _taken(self) -> list[Any]:
         ids = []

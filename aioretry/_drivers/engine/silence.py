@@ -3,6 +3,7 @@
 import logging
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -175,7 +176,7 @@ def given_up(address: Address) -> AutoReconnect:
     return AutoReconnect(f"{host}:{port}: the server was lost while a connection to it was opened")
 
 
-class ServerWatch:
+class ServerWatch(ABC):
     """Asks servers while somebody waits for them, and frees whoever waits for one that is silent.
 
     Whatever carries what waits: a read or a cursor of the driver's own on any thread or task, or an
@@ -205,29 +206,29 @@ class ServerWatch:
         if not self._is_looking():
             self._begin()
 
+    @abstractmethod
     def close(self) -> None:
         """Look no more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_looking(self) -> bool:
         """Tell whether somebody looks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self) -> None:
         """Have somebody look every so often."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _ask(self, address: Address, pool: Any) -> None:
         """Ask a server, and have :meth:`_told` called."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _cut(self, connection: Any) -> None:
         """Break a connection that somebody else waits for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _close(self, pool: Any) -> None:
         """Close a pool of this watch's own, and whatever is under way in it."""
-        raise NotImplementedError
 
     def _look(self) -> bool:
         """Look once; return whether it is worth to go on."""

@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -250,15 +251,15 @@ def twin(session: Any) -> Any:
     return new
 
 
-class EngineSessionCalls:
+class EngineSessionCalls(ABC):
     """What is asked of the sessions that users start, to run transactions in them."""
 
     states: Any
     """PyMongo's names for the states of a transaction."""
 
+    @abstractmethod
     def own(self, session: Any) -> Any:
         """Return PyMongo's session that one of the user's is about; or that itself."""
-        raise NotImplementedError
 
     def runs_of(self, session: Any) -> Runs:
         """Return the runs of a session's transactions, which whatever is sent in it belongs to."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+from abc import ABC, abstractmethod
 from typing import Any
 
 from pymongo.errors import ConnectionFailure, OperationFailure
@@ -17,7 +18,7 @@ from aioretry._drivers.pymongo_async.asking import is_well
 from aioretry._drivers.pymongo_async.calls import AsyncioCalls
 
 
-class TaskJob:
+class TaskJob(ABC):
     """Something that is done for an attempt.
 
     Args:
@@ -61,9 +62,9 @@ class TaskJob:
         """Return what it is done in."""
         return self._entry.context.copy()
 
+    @abstractmethod
     async def _run(self) -> None:
         """Do it, and tell."""
-        raise NotImplementedError
 
 
 class TaskOpening(TaskJob):

@@ -7,8 +7,9 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 from unittest import mock
@@ -616,7 +617,7 @@ class Run:
             # Where the clock was set, a server may have forgotten the write.
             is_forgotten = network.forgotten or self.clocks.set_ahead
             # Who has spent what retries cost makes none, and who fails fast waits for nobody.
-            is_spared = self.plan.retry_budget or isinstance(error, WritesUnavailableError)
+            is_spared = _has_spent(error) or isinstance(error, WritesUnavailableError)
             if not is_forgotten and not network.overloaded and not is_spared:
                 self.complain(operation, f"ended before its time with {error!r}")
 
@@ -830,23 +831,12 @@ class Run:
         """After the last fault everything is served again."""
         OPERATION.set(-1)
         self.driver.network = type(self.plan.network)()
-        # Routers go on to break, and who has spent what retries cost makes none.
-        is_poor = self.plan.retry_budget is not None and self.plan.routers is not None
-        for left in reversed(range(20 if is_poor else 1)):
-            try:
-                await self._be_served()
-            except (ConnectionFailure, OperationFailure):
-                if not left:
-                    raise
-            else:
-                return
-
-    async def _be_served(self) -> None:
+        update, hot = {"$inc": {"served": 1}}, {"_id": "hot"}
         with deadline(30.0):
-            await self.collection.update_one({"_id": "hot"}, {"$inc": {"served": 1}})
+            await _served(partial(self.collection.update_one, hot, update))
             for preference in PREFERENCES:
                 things = self.collection.with_options(read_preference=preference)
-                await things.find_one({"_id": "hot"})
+                await _served(partial(things.find_one, hot))
 
     def _judge_outcomes(self) -> None:
         primary = self.set.primary
@@ -969,6 +959,23 @@ def _outcomes(operation: Operation, told: Told, exc: BaseException) -> list[Outc
     if partial is not None and partial.outcomes:
         return [*partial.outcomes]
     return [outcome] * count
+
+
+def _has_spent(error: BaseException) -> bool:
+    """Tell whether it was not retried because that would have cost more than there was left."""
+    return any("retry budget is spent" in note for note in getattr(error, "__notes__", ()))
+
+
+async def _served(call: Callable[[], Any]) -> None:
+    """Call it; again as long as nothing is left for retries, of which a success earns a part."""
+    for left in reversed(range(20)):
+        try:
+            await call()
+        except PyMongoError as exc:
+            if not left or not _has_spent(exc):
+                raise
+        else:
+            return
 
 
 def _says_nothing_was_written(error: BaseException | None) -> bool:

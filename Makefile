@@ -10,8 +10,8 @@ export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait most of the time: for elections, replies that are held, processes.
 AT_ONCE ?= 7
 
-.PHONY: help demo quick test test-long test-all test-installed check pytest matrix bench bench-bulk bench-proxy bench-failovers \
-	bench-storms bench-streams load chaos simulate docs format clean
+.PHONY: help demo quick test test-long test-all test-installed check pytest matrix \
+	bench bench-bulk bench-proxy bench-failovers bench-storms bench-streams load chaos simulate docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -69,7 +69,7 @@ check: $(STAMP)
 pytest: $(STAMP)
 	$(PYTEST) -n $(AT_ONCE) $(ARGS)
 
-# What a user installs, and what is in no checkout of it.
+# The wheel, without the package of the checkout.
 test-installed: $(STAMP)
 	rm -rf build && mkdir -p build/tests
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build .
@@ -117,4 +117,4 @@ format: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) docs/_build .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build docs/_build .matrix .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -12,6 +12,7 @@ from aioretry.testing._election import (
     depose,
     find_primary,
     initiate,
+    no_primary_error,
     wait_until_ready,
     wait_until_settled,
 )
@@ -189,7 +190,7 @@ class Cluster:
             if primary is not None:
                 return primary
             if time.monotonic() > deadline or self._closed:
-                raise NoPrimaryError(f"no member became primary within {timeout:g} seconds")
+                raise no_primary_error(self.servers, timeout)
             time.sleep(PAUSE)
 
     def step_down(self, seconds: float) -> Server:

@@ -99,7 +99,7 @@ def wait_until_settled(servers: Sequence[Server], deadline: float) -> None:
     """
     while not _are_settled(replies := [reply for _, reply in _ask_all(servers)], len(servers)):
         if time.monotonic() > deadline and not any(reply.get("ismaster") for reply in replies):
-            raise NoPrimaryError(f"no member became primary within {START_TIMEOUT:.0f} seconds")
+            raise no_primary_error(servers, START_TIMEOUT)
         for server in servers:
             _check(deadline, server, "did not follow a primary")
         time.sleep(PAUSE)
@@ -119,6 +119,17 @@ def find_primary(servers: Iterable[Server]) -> Server | None:
 def find_secondaries(servers: Iterable[Server]) -> list[Server]:
     """Ask all members at once which ones are secondaries."""
     return [server for server, reply in _ask_all(servers) if reply.get("secondary")]
+
+
+def no_primary_error(servers: Iterable[Server], timeout: float) -> NoPrimaryError:
+    """Make an error that says what each member is instead.
+
+    Args:
+        servers: all members.
+        timeout: how long a primary was waited for, in seconds.
+    """
+    states = ", ".join(f"{server.address} is {_state_of(server)}" for server in servers)
+    return NoPrimaryError(f"no member became primary within {timeout:g} seconds: {states}")
 
 
 def depose(primary: Server, seconds: float, *, alone: bool) -> None:
@@ -156,6 +167,16 @@ def _ask_all(servers: Iterable[Server]) -> list[tuple[Server, dict[str, Any]]]:
         with ThreadPoolExecutor(len(asked)) as pool:
             replies = list(pool.map(lambda server: server.ask(_HELLO), asked))
     return [(server, reply) for server, reply in zip(asked, replies, strict=True) if reply]
+
+
+def _state_of(server: Server) -> str:
+    if server.state is not MemberState.RUNNING:
+        return str(server.state.value)
+    status = server.ask({"replSetGetStatus": 1})
+    if status is None:
+        return "silent"
+    own = next(member for member in status["members"] if member.get("self"))
+    return f"{own['stateStr']} with entries until term {own['optime']['t']}"
 
 
 def _are_settled(replies: Sequence[Mapping[str, Any]], count: int) -> bool:

@@ -21,6 +21,7 @@ _SHUTDOWN: Final = {"shutdown": 1, "force": True, "timeoutSecs": 1}
 _PORT_TRIES: Final = 5
 _TAIL_LINES: Final = 20
 _TAIL_WIDTH: Final = 500
+_COMING_AND_GOING: Final = ('"id":22943,', '"id":22944,')  # of connections, ours above all
 _DEFAULT_PARAMETERS: Final = {"enableTestCommands": "1", "diagnosticDataCollectionEnabled": "false"}
 
 
@@ -248,7 +249,9 @@ class Server:
 
 def _tail(file: Path) -> list[str]:
     try:
-        lines = file.read_text(errors="replace").splitlines()[-_TAIL_LINES:]
+        lines = file.read_text(errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    return [line if len(line) <= _TAIL_WIDTH else line[:_TAIL_WIDTH] + "..." for line in lines]
+    said = [line for line in lines if not any(noise in line for noise in _COMING_AND_GOING)]
+    last = said[-_TAIL_LINES:]
+    return [line if len(line) <= _TAIL_WIDTH else line[:_TAIL_WIDTH] + "..." for line in last]

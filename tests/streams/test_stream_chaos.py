@@ -158,6 +158,9 @@ class Chaos:
     async def primary(self) -> None:
         """Kill, freeze or depose the primary."""
         async with self.one_primary:
+            # Who is frozen while another one rolls back to it keeps that one for minutes, and it
+            # votes for nobody who lacks what it is about to take back.
+            await self.set.heal()
             primary = await self.set.wait_for_primary(ELECTION)
             match self.rng.randrange(3):
                 case 0:

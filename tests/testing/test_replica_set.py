@@ -1,5 +1,6 @@
 import asyncio
 import os
+import re
 import signal
 import time
 
@@ -233,14 +234,19 @@ async def test_step_down(servers: ReplicaSet) -> None:
 
 
 async def test_wait_for_primary_gives_up(servers: ReplicaSet) -> None:
-    """Waiting for a primary ends in an error where there is no majority."""
+    """Waiting for a primary ends in an error, which says why, where there is no majority."""
     one, two = await servers.secondaries()
     await servers.kill(one)
-    await servers.kill(two)
+    await servers.freeze(two)
     await servers.step_down(seconds=60)
 
-    with pytest.raises(NoPrimaryError, match=r"within 0\.3 seconds"):
+    with pytest.raises(NoPrimaryError, match=r"within 0\.3 seconds") as caught:
         await servers.wait_for_primary(0.3)
+
+    said = str(caught.value)
+    assert re.search(r"127\.0\.0\.1:\d+ is dead", said)
+    assert re.search(r"127\.0\.0\.1:\d+ is frozen", said)
+    assert re.search(r"127\.0\.0\.1:\d+ is SECONDARY with entries until term \d+", said)
 
 
 def test_loop_independence(servers: ReplicaSet) -> None:

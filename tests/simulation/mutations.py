@@ -533,6 +533,7 @@ MUTATIONS = [
         "_retry/transactions.py",
         "            return self._commit_again(time_left)",
         "            return _RAISE",
+        within=100_000,
     ),
     Mutation(
         "a transaction is not run again",

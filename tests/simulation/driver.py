@@ -536,6 +536,9 @@ class SimulatedDriver(EngineDriver):
         self.faults = 0
         """How many messages and connections something has happened to."""
 
+        self.has_begun: Callable[[], None] = lambda: None
+        """Told of each attempt, also of those that send nothing."""
+
         self.has_sent: Callable[[int, Command], None] = lambda *_: None
         """Told the operation and the command whenever one is sent."""
 
@@ -727,6 +730,7 @@ class SimulatedDriver(EngineDriver):
         used = sum(one.address == address for one in self.under_way)
         if used >= self._size or self.opening[address] >= OPENED_AT_ONCE:
             return False
+        self.has_begun()
         attempt = Attempt(self, call, receiver)
         self.under_way.append(attempt)
         self.keep()

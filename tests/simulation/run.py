@@ -87,8 +87,8 @@ MOST_WITHOUT_A_DEADLINE = 1 + 2
 # Those that are not repeated, and those that wait for each other.
 _PATIENT = {"update_many", "user_session"}
 
-MOST_SENT = 100_000
-"""How many commands a run may send; some thousands are many."""
+MOST_ATTEMPTS = 100_000
+"""How many attempts a run may make; some thousands are many."""
 
 QUIET = 120.0
 """How long everything has to come to rest, in seconds."""
@@ -140,7 +140,7 @@ class Run:
         self.trace: list[str] = []
         self.wrong: list[str] = []
         self.told: dict[int, Told] = {}
-        self.sent = 0
+        self.attempts = self.sent = 0
         self.counts: Counter[str] = Counter()
         self.sent_for: Counter[int] = Counter()
         self.sent_at: dict[int, float] = {}
@@ -222,6 +222,7 @@ class Run:
             self.note,
             plan.connections,
         )
+        self.driver.has_begun = self._has_begun
         self.driver.has_sent = self._has_sent
         self.driver.has_answered = self._has_answered
         self._prepare_documents()
@@ -299,15 +300,18 @@ class Run:
         self.transfers.prepare()
         self.set.settle()
 
+    def _has_begun(self) -> None:
+        self.attempts += 1
+        if self.attempts == MOST_ATTEMPTS:  # such a run would take hours
+            self.wrong.append(f"{MOST_ATTEMPTS} attempts were made, and there is no end")
+            self.loop.stop()
+
     def _has_sent(self, index: int, command: Command) -> None:
         self._judge_order(command.body)
         self.transfers.hears(index, command)
         if (command.session == self.shared) != (index in self.of_session):
             self.wrong.append(f"operation {index}: something is sent over another session")
         self.sent += 1
-        if self.sent == MOST_SENT:  # such a run would take hours
-            self.wrong.append(f"{MOST_SENT} commands were sent, and there is no end")
-            self.loop.stop()
         self.sent_for[index] += 1
         self.sent_at[index] = self.loop.time()
         told = self.told.get(index)

@@ -243,6 +243,13 @@ class TestMistakes:
         wrong = Run(plan_of_a_line()).verdict().wrong
         assert any("although all was well" in line for line in wrong)
 
+    def test_attempts_without_end(self, monkeypatch):
+        """A run ends that would make attempts for ever, also if they send nothing."""
+        monkeypatch.setattr("tests.simulation.run.MOST_ATTEMPTS", 5)
+        verdict = Run(plan_of("update", Network(opening=0.0))).verdict()
+        assert "5 attempts were made, and there is no end" in verdict.wrong
+        assert verdict.counts["sent"] < 10
+
     def test_nothing_is_wrong_in_a_line(self):
         """Who has no deadline waits for minutes for those who have, and are not answered."""
         verdict = Run(plan_of_a_line()).verdict()

@@ -7,7 +7,7 @@ test asks for it.
 import inspect
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from aioretry.testing._fault import FaultNotFiredError
 from aioretry.testing._faults import Faults
 from aioretry.testing._ledger import Ledger
 from aioretry.testing._mongod import MongodNotFoundError
+from aioretry.testing._random_faults import OPTION, one_fault, tell
 from aioretry.testing._replica_set import ReplicaSet
 
 URI_VARIABLE: Final = "AIORETRY_TEST_URI"
@@ -90,6 +91,24 @@ class Deployments:
         if lacking:
             pytest.skip(f"the deployment in {URI_VARIABLE} {lacking}")
         return self._pipe
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Make the option known."""
+    parser.getgroup("aioretry").addoption(
+        OPTION,
+        type=int,
+        metavar="SEED",
+        help=f"break one command of each test that uses {_NAME} and has no faults of its own, "
+        "chosen by this number and the test's name; tests that fail are listed at the end",
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell what random faults have broken."""
+    seed = terminalreporter.config.getoption(OPTION)
+    if seed is not None:
+        tell(terminalreporter, seed)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -165,7 +184,8 @@ def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test that passed, and has faults that never struck or writes never checked."""
-    result = yield
+    with _random_fault(item):
+        result = yield
     for value in getattr(item, "funcargs", {}).values():
         _verify(value)
     item.stash[_PASSED] = True
@@ -183,6 +203,18 @@ def pytest_runtest_teardown(
         servers = getattr(item, "funcargs", {}).get(_NAME)
         if nextitem is not None and isinstance(servers, ReplicaSet):  # else all has ended
             anyio.run(servers.heal)  # at once where nothing is broken
+
+
+def _random_fault(item: pytest.Item) -> AbstractContextManager[None]:
+    seed = item.config.getoption(OPTION)
+    arguments = getattr(item, "funcargs", {})
+    servers = arguments.get(_NAME)
+    if seed is None or servers is None or "faults" in arguments:
+        return nullcontext()
+    wanted = getattr(getattr(item, "callspec", None), "params", {}).get(_NAME)
+    if isinstance(wanted, Wanted) and wanted.processes:
+        return nullcontext()
+    return one_fault(item, servers.faults, seed)
 
 
 def _verify(fixture: object) -> None:

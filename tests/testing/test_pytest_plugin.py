@@ -25,10 +25,10 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AIORETRY_CACHE", str(_cache()))
     pytester.makeini(INI)
 
-    def run(source: str) -> pytest.RunResult:
+    def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(source)
         # One that hangs is to say where, before this test's own time is over.
-        options = ("-rA", "-p", "no:cacheprovider", "--timeout=90")
+        options = ("-rA", "-p", "no:cacheprovider", "--timeout=90", *arguments)
         return pytester.runpytest_subprocess(*options, timeout=180)
 
     return run
@@ -269,3 +269,85 @@ def test_fixtures_that_are_asked_for_at_run_time(run) -> None:
         """
     )
     result.assert_outcomes(passed=3, errors=2)
+
+
+ORDINARY = """
+    import pymongo
+    import pytest
+    from pymongo.errors import PyMongoError
+    from aioretry import RetryClient
+
+    @pytest.fixture
+    def uri(mongo_replica_set):
+        return mongo_replica_set.uri
+
+    @pytest.mark.parametrize("number", range(6))
+    async def test_that_survives(uri, number):
+        async with RetryClient(uri) as client:
+            things = client.ordinary.survivors
+            await things.insert_one({"_id": number})
+            await things.update_one({"_id": number}, {"$inc": {"n": 1}})
+            assert await things.find_one({"_id": number}) == {"_id": number, "n": 1}
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_without_retries(uri, number):
+        with pymongo.MongoClient(uri, retryWrites=False, retryReads=False) as client:
+            client.ordinary.victims.insert_one({"_id": number})
+            client.ordinary.victims.find_one({"_id": number})
+
+    def test_with_a_fault_of_its_own(uri, faults):
+        lost = faults.drop_reply("insert")
+        with pymongo.MongoClient(uri) as client:
+            client.ordinary.own.insert_one({})
+        assert lost.fired == 1
+
+    @pytest.mark.mongo_replica_set(processes=True)
+    async def test_that_breaks_processes(mongo_replica_set):
+        await mongo_replica_set.step_down(seconds=1)
+        async with RetryClient(mongo_replica_set.uri) as client:
+            await client.ordinary.processes.insert_one({})
+
+    def test_without_a_server():
+        pass
+"""
+
+
+def test_random_faults(run, pytester) -> None:
+    """Each ordinary test meets a fault; what it broke is told, and happens again as told."""
+    result = run(ORDINARY, "--aioretry-faults=7")
+
+    summary = "*aioretry: a random fault for each test, seed 7*"
+    result.stdout.fnmatch_lines([summary, "* of 12 tests met their fault; * of them failed"])
+    failed = {line.split(": ", 1)[0]: line for line in _told(result)}
+    outcomes = result.parseoutcomes()
+    assert 1 <= len(failed) == outcomes["failed"]
+    assert outcomes["passed"] == 15 - len(failed)
+    assert all("::test_without_retries[" in nodeid for nodeid in failed)
+
+    nodeid, line = failed.popitem()
+    assert f"    pytest --aioretry-faults=7 '{nodeid}'" in result.outlines
+    again = pytester.runpytest_subprocess("--aioretry-faults=7", nodeid, timeout=120)
+    again.stdout.fnmatch_lines(["*aioretry fault*", "1 of 1 tests met their fault; 1 of*"])
+    assert _told(again) == [line]
+
+
+def test_random_faults_in_several_processes(run) -> None:
+    """The same faults meet the same tests, however they are spread."""
+    alone, spread = (run(ORDINARY, "--aioretry-faults=3", *more) for more in ([], ["-n2"]))
+    assert sorted(_told(alone)) == sorted(_told(spread)) != []
+
+
+def test_random_faults_without_a_test_to_break(run) -> None:
+    """Where nothing can be broken, it is said so; a seed is a number."""
+    result = run("def test_without_a_server(): pass", "--aioretry-faults=1")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["no test was broken: *"])
+    result = run("def test_without_a_server(): pass", "--aioretry-faults=many")
+    result.stderr.fnmatch_lines(["*argument --aioretry-faults: invalid int value: 'many'*"])
+
+
+def _told(result: pytest.RunResult) -> list[str]:
+    """The lines of the tests that a fault has broken."""
+    begin = next(n for n, line in enumerate(result.outlines) if "tests met their fault" in line)
+    lines = result.outlines[begin + 1 :]
+    return [line for line in lines if line.startswith("test_") and ": " in line]

@@ -28,7 +28,7 @@ toc_object_entries_show_parents = "hide"
 _PYMONGO_ERRORS = "|".join(name for name, _ in inspect.getmembers(pymongo.errors, inspect.isclass))
 nitpick_ignore_regex = [
     (r"py:.*", r"(_asyncio|asyncio|bson|collections|contextlib|datetime)\..*"),
-    (r"py:.*", r"(motor|pathlib|pymongo)\..*"),
+    (r"py:.*", r"(motor|pathlib|pymongo|ssl)\..*"),
     (r"py:.*", r"(aiohttp|fastapi|opentelemetry|prometheus_client|starlette)\..*"),
     (r"py:exc", rf"({_PYMONGO_ERRORS})"),
     (r"py:.*", r"aioretry\.(\w+\.)*_\w+\..*"),

@@ -1,5 +1,6 @@
 """What faults do. Each is a plain description; the conversation and the links carry it out."""
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,10 +28,15 @@ class Hang:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Nothing goes on for a while, in seconds."""
+    """Nothing goes on for a while, in seconds, and for at most the jitter longer."""
 
     seconds: float
     applied: bool
+    jitter: float
+
+    def draw(self) -> float:
+        """Give how long this time."""
+        return self.seconds + random.uniform(0, self.jitter)
 
 
 @dataclass(frozen=True, slots=True)

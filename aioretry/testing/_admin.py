@@ -2,6 +2,7 @@
 
 import itertools
 import socket
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -25,7 +26,13 @@ class CommandFailedError(RuntimeError):
 
 
 def run_command(
-    host: str, port: int, command: Mapping[str, Any], *, database: str = "admin", timeout: float
+    host: str,
+    port: int,
+    command: Mapping[str, Any],
+    *,
+    database: str = "admin",
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
 ) -> dict[str, Any]:
     """Send a command over a connection of its own.
 
@@ -35,6 +42,7 @@ def run_command(
         command: the command, its name first.
         database: the database that it runs on.
         timeout: seconds for connecting, and again for each part of the answer.
+        tls: how to encrypt it; None for not at all.
 
     Returns:
         The reply.
@@ -46,8 +54,7 @@ def run_command(
     # As drivers do on a direct connection: without it, secondaries refuse to be read.
     preference = {"$readPreference": {"mode": "primaryPreferred"}}
     request = request_of(next(_request_ids), {**command, "$db": database, **preference})
-    with socket.create_connection((host, port), timeout) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with _connect(host, port, timeout, tls) as connection:
         connection.sendall(request)
         head = _receive(connection, HEADER_SIZE)
         reply = body_of(head + _receive(connection, header_of(head).length - HEADER_SIZE))
@@ -69,6 +76,17 @@ def split_address(text: str) -> tuple[str, int]:
     if not port.isdecimal():
         raise ValueError(f"{text!r} is no address: host or host:port is needed")
     return host.strip("[]"), int(port)
+
+
+def _connect(host: str, port: int, timeout: float, tls: ssl.SSLContext | None) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # What can't be encrypted is closed by that.
+        return connection if tls is None else tls.wrap_socket(connection, server_hostname=host)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

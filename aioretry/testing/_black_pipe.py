@@ -8,10 +8,9 @@ from aioretry.testing._admin import CommandFailedError, run_command, split_addre
 from aioretry.testing._faults import Faults
 from aioretry.testing._proxy import Proxy
 from aioretry.testing._running import Running
+from aioretry.testing._target import Target, TargetURI
 from aioretry.testing._wire import WireError
 
-_URI: Final = re.compile(r"mongodb://(?P<user>[^@/?]*@)?(?P<hosts>[^/?]+)(?P<rest>[/?].*)?")
-_TLS: Final = re.compile(r"[?&](tls|ssl)=true(&|$)", re.IGNORECASE)
 _DIRECT: Final = re.compile(r"[?&]directConnection=true(&|$)", re.IGNORECASE)
 _TIMEOUT: Final = 10.0
 _HELLO: Final = {"isMaster": 1}  # every server version knows this name
@@ -25,11 +24,13 @@ class PipeMember:
         index: its number, from 0.
         address: host and port that clients know it by: its proxy's.
         direct_address: host and port of the server itself.
+        is_encrypted: whether the server itself is spoken to over TLS.
     """
 
     index: int
     address: str
     direct_address: str
+    is_encrypted: bool = False
 
 
 class BlackPipe(Running):
@@ -43,28 +44,19 @@ class BlackPipe(Running):
             client = RetryClient(pipe.uri)
             pipe.faults.drop_reply("insert")
 
-    Without TLS, which nothing can be seen through; `mongodb+srv` and Unix sockets don't work.
+    With TLS, and with `mongodb+srv`, the proxies speak TLS to the servers by the options of the
+    URI, and clients come to the proxies without; Unix sockets don't work.
 
     Args:
-        uri: where the deployment is. User, database and options are kept.
+        uri: where the deployment is. User, database and options are kept, but for those of TLS.
 
     Raises:
         ValueError: such a URI doesn't work.
     """
 
     def __init__(self, uri: str) -> None:
-        match = _URI.fullmatch(uri)
-        if match is None or "%2f" in match["hosts"].lower():
-            raise ValueError("uri is no mongodb://host:port,... URI, which is needed")
-        if _TLS.search(match["rest"] or ""):
-            raise ValueError(
-                "uri asks for TLS, which no proxy can look into: one without is needed"
-            )
-        self._user = match["user"] or ""
-        self._seeds = match["hosts"].split(",")
-        for seed in self._seeds:
-            split_address(seed)  # refuses what it can't be
-        self._rest = match["rest"] or "/"
+        self._target_uri = TargetURI(uri)
+        self._target: Target | None = None
         self._proxies: list[Proxy] = []
         self._members: tuple[PipeMember, ...] = ()
         self._faults: Faults | None = None
@@ -85,7 +77,8 @@ class BlackPipe(Running):
             RuntimeError: it was not started.
         """
         addresses = ",".join(member.address for member in self._started())
-        return f"mongodb://{self._user}{addresses}{self._rest}"
+        assert self._target is not None  # noqa: S101  # narrows the type
+        return f"mongodb://{self._target_uri.user}{addresses}{self._target.rest}"
 
     @property
     def faults(self) -> Faults:
@@ -102,16 +95,20 @@ class BlackPipe(Running):
         """Find the members and put a proxy before each; blocks.
 
         Raises:
-            OSError: none of the hosts answers within ten seconds, or no port is free.
+            OSError: none of the hosts answers within ten seconds, no port is free, or a file of TLS
+                can't be read.
             RuntimeError: it was started before.
+            ValueError: the URI has `tlsCRLFile`, which no proxy minds.
+            pymongo.errors.PyMongoError: DNS has no record of that name, or an option is wrong.
         """
         if self._proxies:
             raise RuntimeError("it was started before: it can be started once only")
         names: dict[str, str] = {}  # complete before the first client comes
-        servers = self._discover()
+        self._target = target = self._target_uri.find()
+        servers = _discover(target)
         try:
             for server in servers:
-                proxy = Proxy(*split_address(server), names=names)
+                proxy = Proxy(*split_address(server), names=names, tls=target.tls)
                 self._proxies.append(proxy)
                 proxy.start()
                 names[server] = proxy.address
@@ -119,7 +116,7 @@ class BlackPipe(Running):
             self.close()
             raise
         self._members = tuple(
-            PipeMember(index, proxy.address, server)
+            PipeMember(index, proxy.address, server, target.tls is not None)
             for index, (proxy, server) in enumerate(zip(self._proxies, servers, strict=True))
         )
         self._faults = Faults({proxy.address: proxy.fault_list for proxy in self._proxies})
@@ -143,16 +140,17 @@ class BlackPipe(Running):
             raise RuntimeError("it was not started: use it in a `with` or `async with` block")
         return self._members
 
-    def _discover(self) -> list[str]:
-        if _DIRECT.search(self._rest):
-            return self._seeds
-        failures = []
-        for seed in self._seeds:
-            try:
-                hello = run_command(*split_address(seed), _HELLO, timeout=_TIMEOUT)
-            except (OSError, CommandFailedError, WireError) as exc:
-                failures.append(f"{seed}: {exc}")
-            else:
-                named = [hello.get(key, ()) for key in ("hosts", "passives", "arbiters")]
-                return [address for addresses in named for address in addresses] or self._seeds
-        raise OSError(f"none of the hosts answers: {'; '.join(failures)}")
+
+def _discover(target: Target) -> tuple[str, ...]:
+    if _DIRECT.search(target.rest):
+        return target.hosts
+    failures = []
+    for host in target.hosts:
+        try:
+            hello = run_command(*split_address(host), _HELLO, timeout=_TIMEOUT, tls=target.tls)
+        except (OSError, CommandFailedError, WireError) as exc:
+            failures.append(f"{host}: {exc}")
+        else:
+            named = [hello.get(key, ()) for key in ("hosts", "passives", "arbiters")]
+            return tuple(address for addresses in named for address in addresses) or target.hosts
+    raise OSError(f"none of the hosts answers: {'; '.join(failures)}")

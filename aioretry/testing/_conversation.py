@@ -231,8 +231,8 @@ class Conversation:
                     return [*steps, Signal.HANG_UP]
                 case Hang(applied=False) if fault.strike():
                     steps.append(Hold(fault))
-                case Delay(seconds, applied=False) if fault.strike():
-                    steps.append(Wait(seconds))
+                case Delay(applied=False) as delay if fault.strike():
+                    steps.append(Wait(delay.draw()))
                 case Error(applied=False) as error if fault.strike():
                     body = _labelled(error, pending.labels)
                     answer: list[Step] = [Back(reply_of(message, body))] if answered else []
@@ -272,8 +272,8 @@ class Conversation:
                     return [*steps, Signal.HANG_UP]
                 case Hang(applied=True) if fault.strike():
                     steps.append(Hold(fault))
-                case Delay(seconds, applied=True) if fault.strike():
-                    steps.append(Wait(seconds))
+                case Delay(applied=True) as delay if fault.strike():
+                    steps.append(Wait(delay.draw()))
                 case TruncateReply(size) if fault.strike():
                     return [*steps, message[:size], Signal.HANG_UP]
                 case CorruptReply() if fault.strike():

@@ -160,7 +160,12 @@ class Faults:
         return self._arm(Hang(applied), commands, **only)
 
     def delay(
-        self, seconds: float, *commands: str, applied: bool = False, **only: Unpack[Only]
+        self,
+        seconds: float,
+        *commands: str,
+        applied: bool = False,
+        jitter: float = 0.0,
+        **only: Unpack[Only],
     ) -> Fault:
         """Hold a command up for a while.
 
@@ -168,6 +173,8 @@ class Faults:
             seconds: for how long.
             commands: names of commands.
             applied: let the server run it first, and hold the answer up.
+            jitter: how many seconds longer it may be, at random each time; with `times=None`, what
+                a network of changing latency does.
             only: further conditions.
 
         Raises:
@@ -175,7 +182,8 @@ class Faults:
             ValueError: an argument is out of its range.
         """
         _checks.finite("seconds", seconds, zero=True)
-        return self._arm(Delay(seconds, applied), commands, **only)
+        _checks.finite("jitter", jitter, zero=True)
+        return self._arm(Delay(seconds, applied, jitter), commands, **only)
 
     def truncate_reply(self, size: int, *commands: str, **only: Unpack[Only]) -> Fault:
         """Send only the beginning of an answer, and close the client's connection.

@@ -176,12 +176,15 @@ class FakeMongoses(Running):
         Raises:
             OSError: no port was free.
             RuntimeError: they were started before, or the set was not.
+            ValueError: its servers are spoken to over TLS.
         """
         if self._mongoses:
             raise RuntimeError("they were started before: they can be started once only")
         servers = [split_address(member.direct_address) for member in self._deployed.members]
         if not servers:
             raise RuntimeError("the replica set was not started")
+        if any(getattr(member, "is_encrypted", False) for member in self._deployed.members):
+            raise ValueError("fake mongoses speak no TLS: servers without are needed")
         shards: list[Shard] = []
         self._mongoses = tuple(FakeMongos(index, servers, shards) for index in range(self._count))
         try:

@@ -1,6 +1,7 @@
 """A wire proxy in front of one server, which does things wrong on purpose."""
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 
 from aioretry.testing._conversation import Conversation
@@ -22,12 +23,22 @@ class Proxy(Piped, Running):
         port: where the server listens.
         names: what to call each server (`host:port`) in hello replies; looked at for each reply.
             By default this server alone, by the proxy's address.
+        tls: how to encrypt what goes to the server, and not what comes from clients; None for not
+            at all.
     """
 
-    def __init__(self, host: str, port: int, *, names: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        names: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         super().__init__("aioretry-proxy")
         self._server = (host, port)
         self._names = names
+        self._tls = tls
         self._faults: Faults | None = None  # from the start on
 
     def __repr__(self) -> str:
@@ -71,4 +82,6 @@ class Proxy(Piped, Running):
 
     async def _connect(self, upstream: asyncio.Protocol) -> None:
         host, port = self._server
-        await asyncio.get_running_loop().create_connection(lambda: upstream, host, port)
+        await asyncio.get_running_loop().create_connection(
+            lambda: upstream, host, port, ssl=self._tls
+        )

@@ -253,5 +253,5 @@ def _lacking(pipe: BlackPipe, wanted: Wanted) -> str | None:
 
 
 def _version_of(pipe: BlackPipe) -> str:
-    server = split_address(pipe.members[0].direct_address)
+    server = split_address(pipe.members[0].address)  # whose proxy speaks TLS where it has to
     return str(run_command(*server, {"buildInfo": 1}, timeout=10.0)["version"])

@@ -5,14 +5,13 @@ import contextvars
 import gc
 import threading
 import weakref
-from pathlib import Path
 
 import pytest
-import trustme
 from bson.codec_options import TypeDecoder, TypeRegistry
 
 from aioretry import RetryClient, connection_counts
-from aioretry.testing import Mongod, ReplicaSet, find_mongod
+from aioretry.testing import ReplicaSet, find_mongod
+from tests.encrypted import certificates, with_tls
 
 LARGE = "x" * 12_000_000
 
@@ -30,33 +29,16 @@ class Noting(TypeDecoder):
         return value
 
 
-def with_tls(mongod: Mongod, certificate: Path, folder: Path) -> Mongod:
-    """The same server, which takes encrypted connections too."""
-    script = folder / "mongod"
-    options = (
-        f"--tlsMode allowTLS --tlsCertificateKeyFile {certificate} "
-        f"--tlsCAFile {folder / 'ca.pem'} --tlsAllowConnectionsWithoutCertificates"
-    )
-    script.write_text(f'#!/bin/sh\nexec {mongod.path} "$@" {options}\n')
-    script.chmod(0o755)
-    return Mongod(script, mongod.version, mongod.env)
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory):
     """A folder with an authority's certificate, and a server's that it has signed."""
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    server = authority.issue_cert("127.0.0.1", "localhost")
-    server.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    return folder
+    return certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")
 def encrypted(authority):
     """A replica set that takes encrypted connections."""
-    mongod = with_tls(find_mongod(), authority / "server.pem", authority)
+    mongod = with_tls(find_mongod(), authority, "--tlsAllowConnectionsWithoutCertificates")
     with ReplicaSet(members=1, mongod=mongod) as replica_set:
         yield replica_set
 

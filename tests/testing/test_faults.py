@@ -190,6 +190,20 @@ async def test_delay(servers: ReplicaSet, plain: Plain, command: str, applied: b
     assert (1, 1) == (fault.fired, await plain.applied())
 
 
+async def test_jitter(servers: ReplicaSet, plain: Plain, command: str) -> None:
+    """Each command is late by another time, from the shortest to the longest."""
+    took = []
+    async with servers.faults.delay(0.02, command, jitter=0.1, times=None) as fault:
+        for number in range(5):
+            start = time.monotonic()
+            await plain.write(command, number)
+            took.append(time.monotonic() - start)
+
+    assert 5 == fault.fired
+    assert min(took) >= 0.02
+    assert max(took) - min(took) > 0.005
+
+
 async def test_slow(servers: ReplicaSet, plain: Plain, command: str) -> None:
     """Command and answer trickle, every time, and arrive whole."""
     async with servers.faults.slow(2000, command) as fault:
@@ -761,6 +775,7 @@ def test_blocks_are_forgotten(faults: Faults) -> None:
 
 NAN = float("nan")
 BAD = {
+    "jitter": (lambda f: f.delay(1, jitter=-1), ValueError, "jitter is -1: a finite number from"),
     "seconds text": (lambda f: f.delay("1", "insert"), TypeError, "seconds is '1'"),
     "seconds bool": (lambda f: f.delay(True), TypeError, "seconds is True"),
     "seconds negative": (lambda f: f.delay(-1), ValueError, "seconds is -1: a finite number from"),

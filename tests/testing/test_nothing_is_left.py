@@ -151,6 +151,7 @@ def test_close_twice() -> None:
     assert "<Standalone <Member 0" in repr(deployment)
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_child(eventually: Callable[..., None]) -> None:
     """A forked child neither ends the servers nor keeps them alive."""
     context = multiprocessing.get_context("fork")

@@ -302,6 +302,7 @@ def test_closed_while_a_client_connects(servers: ReplicaSet) -> None:
         assert is_closed(connection)
 
 
+@pytest.mark.filterwarnings("ignore:'asyncio.*' is deprecated:DeprecationWarning")
 def test_a_program_with_loops_of_its_own(free_port: int) -> None:
     """A proxy's loop is asyncio's own, whatever makes the loops of the program around it."""
 

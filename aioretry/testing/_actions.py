@@ -87,7 +87,14 @@ class RefuseConnections:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Nothing passes in either direction, on any connection; what was sent waits."""
+    """Nothing passes in either direction; what was sent waits.
+
+    Attributes:
+        isolated: the ports of the members that are parted from the others; None to part whoever
+            connects from the server.
+    """
+
+    isolated: frozenset[int] | None = None
 
 
 Action = (

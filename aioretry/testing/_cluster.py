@@ -37,6 +37,7 @@ class Settings:
         version: the version to find.
         set_name: the replica set's name; None for a standalone.
         faults: whether to put a proxy before each server.
+        member_proxies: whether to put another one before it, for the other members.
         set_settings: the replica set's settings.
         parameters: server parameters.
     """
@@ -46,6 +47,7 @@ class Settings:
     version: str | None
     set_name: str | None
     faults: bool
+    member_proxies: bool = False
     set_settings: Mapping[str, int] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
 
@@ -69,6 +71,7 @@ class Cluster:
         self.servers: list[Server] = []
         self._settings = settings
         self.proxies: list[Proxy] = []  # one a server, or none
+        self.member_proxies: list[Proxy] = []  # the same
         self._lock = threading.Lock()  # guards the two below
         self._processes: Processes | None = None
         self._closed = False
@@ -97,7 +100,7 @@ class Cluster:
         with self._lock:
             self._closed = True
             processes = self._processes
-        for proxy in self.proxies:
+        for proxy in (*self.proxies, *self.member_proxies):
             proxy.close()
         if processes is not None:
             processes.close()
@@ -242,17 +245,19 @@ class Cluster:
             server.launch()
         for server in self.servers:
             server.wait_until_up(may_move=True)
+        if settings.member_proxies:
+            self._start_proxies(self.member_proxies, {})
+        known = [one.address for one in self.member_proxies or self.servers]  # to each other
         if settings.set_name is not None:
-            initiate(self.servers, settings.set_name, settings.set_settings)
+            initiate(self.servers, known, settings.set_name, settings.set_settings)
         if settings.faults:
-            self._start_proxies()
+            names: dict[str, str] = {}  # complete before the first client comes
+            self._start_proxies(self.proxies, names)
+            names.update(zip(known, (proxy.address for proxy in self.proxies), strict=True))
         if self._closed:
             raise RuntimeError("it was closed")
 
-    def _start_proxies(self) -> None:
-        names: dict[str, str] = {}  # complete before the first client comes
+    def _start_proxies(self, proxies: list[Proxy], names: Mapping[str, str]) -> None:
         for server in self.servers:
-            proxy = Proxy(HOST, server.port, names=names)
-            self.proxies.append(proxy)
-            proxy.start()
-            names[server.address] = proxy.address
+            proxies.append(Proxy(HOST, server.port, names=names))
+            proxies[-1].start()

@@ -18,6 +18,7 @@ from aioretry.testing._actions import (
     Error,
     Hang,
     Observe,
+    Partition,
     Slow,
     TruncateReply,
     WriteConcernError,
@@ -83,6 +84,9 @@ class Signal(Enum):
 
     DROP_MONITORS = "drop monitors"
     """Close the connections of all monitors of this server."""
+
+    IS_MEMBER = "is member"
+    """It is known now which member of the replica set has connected."""
 
     IS_MONITOR = "is monitor"
     """From now on the client waits for news of the server over this connection."""
@@ -151,14 +155,22 @@ class Conversation:
         faults: what to do wrong.
         names: what to call each address in hello replies.
         is_mongos: whether the server is one; it labels no write concern errors.
+        port: the server's port.
     """
 
     def __init__(
-        self, faults: FaultList, names: Mapping[str, str], *, is_mongos: bool = False
+        self,
+        faults: FaultList,
+        names: Mapping[str, str],
+        *,
+        is_mongos: bool = False,
+        port: int | None = None,
     ) -> None:
         self._faults = faults
         self._names = names
         self._is_mongos = is_mongos
+        self._port = port
+        self._source: int | None = None  # the port of the member that has connected
         self._app_name: str | None = None
         self._is_monitor = False
         # In the order of the requests. A reply answers the first one: its `responseTo` is no help
@@ -188,6 +200,13 @@ class Conversation:
             WireError: the server doesn't speak the protocol.
         """
         return self._from_server.feed(data)
+
+    def is_cut_by(self, partition: Partition) -> bool:
+        """Say whether a partition lies between the two."""
+        isolated = partition.isolated
+        if isolated is None:
+            return True
+        return self._source is not None and (self._source in isolated) != (self._port in isolated)
 
     def _decide_request(self, header: Header, data: bytearray) -> tuple[int, list[Step]] | None:
         name = command_name(header, data)
@@ -219,7 +238,11 @@ class Conversation:
         self._app_name = hello.app_name or self._app_name
         begins_to_wait = hello.awaits and not self._is_monitor
         self._is_monitor = self._is_monitor or hello.awaits
-        return hello.message, [Signal.IS_MONITOR] if begins_to_wait else []
+        steps: list[Step] = [Signal.IS_MONITOR] if begins_to_wait else []
+        if hello.port is not None and self._source is None:
+            self._source = hello.port
+            steps.append(Signal.IS_MEMBER)
+        return hello.message, steps
 
     def _request_steps(self, message: bytes, pending: _Pending) -> list[Step]:
         steps: list[Step] = []

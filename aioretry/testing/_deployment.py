@@ -75,7 +75,16 @@ class Deployment(Running):
             for server in self._cluster.servers
         )
         if proxies:
-            self._faults = Faults({proxy.address: proxy.fault_list for proxy in proxies})
+            peers = {
+                member.address: (server.port, proxy.fault_list)
+                for member, server, proxy in zip(
+                    self._members,
+                    self._cluster.servers,
+                    self._cluster.member_proxies,
+                    strict=False,  # there may be no such proxies
+                )
+            }
+            self._faults = Faults({proxy.address: proxy.fault_list for proxy in proxies}, peers)
 
     def close(self) -> None:
         """Kill every server and remove every file; blocks; fine to repeat."""

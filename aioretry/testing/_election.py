@@ -21,11 +21,17 @@ class NoPrimaryError(RuntimeError):
     """No member of the replica set is a primary."""
 
 
-def initiate(servers: Sequence[Server], set_name: str, settings: Mapping[str, int]) -> None:
+def initiate(
+    servers: Sequence[Server],
+    addresses: Sequence[str],
+    set_name: str,
+    settings: Mapping[str, int],
+) -> None:
     """Make running servers one replica set, and wait until every member is ready.
 
     Args:
         servers: its future members; the first one becomes the primary.
+        addresses: how the members reach each of them.
         set_name: its name.
         settings: the replica set's settings.
 
@@ -33,7 +39,7 @@ def initiate(servers: Sequence[Server], set_name: str, settings: Mapping[str, in
         MongodStartError: it takes more than a minute.
     """
     deadline = time.monotonic() + START_TIMEOUT
-    members = [{"_id": server.index, "host": server.address} for server in servers]
+    members = [{"_id": index, "host": address} for index, address in enumerate(addresses)]
     config = {"_id": set_name, "version": 1, "members": members, "settings": dict(settings)}
     servers[0].command({"replSetInitiate": config}, timeout=START_TIMEOUT)
     while find_primary(servers) is None:

@@ -298,9 +298,9 @@ class FaultList:
                 fault.overlook(command)
 
     @property
-    def partitions(self) -> tuple[Fault, ...]:
-        """The faults that let nothing pass."""
-        return tuple(fault for fault in self._faults if isinstance(fault.action, Partition))
+    def partitions(self) -> list[tuple[Fault, Partition]]:
+        """The faults that let nothing pass, and what they part."""
+        return [(fault, action) for fault in self._faults if (action := _partition(fault))]
 
     def refuses(self) -> bool:
         """Say whether a new connection is to be refused, and count it."""
@@ -311,6 +311,10 @@ class FaultList:
     def _tell(self, fault: Fault) -> None:
         if isinstance(fault.action, Partition):
             self._changed()
+
+
+def _partition(fault: Fault) -> Partition | None:
+    return fault.action if isinstance(fault.action, Partition) else None
 
 
 def _names(fault: Fault, command: str) -> bool:

@@ -75,10 +75,17 @@ class Faults:
 
     Args:
         lists: the list of faults of each proxy, by the proxy's address.
+        peers: by the same addresses, each member's own port, and the list of faults of the proxy
+            that other members reach it through.
     """
 
-    def __init__(self, lists: Mapping[str, FaultList]) -> None:
+    def __init__(
+        self,
+        lists: Mapping[str, FaultList],
+        peers: Mapping[str, tuple[int, FaultList]] | None = None,
+    ) -> None:
         self._lists = lists
+        self._peers = peers or {}
         self._lock = threading.Lock()  # guards changes of the list below
         self._declared: list[Fault] = []
 
@@ -338,8 +345,8 @@ class Faults:
         """Let nothing pass between clients and a member until the fault is disarmed.
 
         As when a cable is pulled, connections stay open, monitors hear nothing, and what was sent
-        arrives once the fault is disarmed. The members still reach each other: to lose one for the
-        others too, kill or freeze it. It strikes each connection once.
+        arrives once the fault is disarmed. The members still reach each other, unless `isolate`
+        parts them, too. It strikes each connection once.
 
         Args:
             member: the member (or mongos); all of them by default.
@@ -349,6 +356,35 @@ class Faults:
             ValueError: the member is behind none of these proxies.
         """
         return self._arm(Partition(), (), times=None, member=member, must_fire=must_fire)
+
+    def isolate(self, *members: Endpoint, must_fire: bool = True) -> Fault:
+        """Let nothing pass between some members and the others until the fault is disarmed.
+
+        Clients still reach all of them. A primary that is isolated goes on taking writes until it
+        has missed the others for its election timeout; those that no majority has are lost once
+        the others have a primary. It needs a `ReplicaSet` with `member_proxies=True`.
+
+        Args:
+            members: those on one side, who still reach each other.
+            must_fire: whether it is an error that it met no connection.
+
+        Raises:
+            RuntimeError: there are no proxies between the members.
+            TypeError: one of them is no member.
+            ValueError: there is none, or one of them is no member of this set.
+        """
+        if not self._peers:
+            raise RuntimeError(
+                "there are no proxies between members: they need a ReplicaSet with "
+                "member_proxies=True"
+            )
+        accepted = f"some of those at {', '.join(self._peers)}"
+        _checks.require(bool(members), "members", members, accepted)
+        for member in members:
+            self._find(member)
+        isolated = frozenset(self._peers[member.address][0] for member in members)
+        lists = [faults for _, faults in self._peers.values()]
+        return self._declare(Partition(isolated), Filter(), lists, must_fire=must_fire)
 
     def _arm(
         self,
@@ -372,13 +408,24 @@ class Faults:
         _checks.require(
             where is None or callable(where), "where", where, "a function or None", TypeError
         )
+        only = Filter(commands, namespace, app_name, where)
         lists = self._find(member)
+        return self._declare(action, only, lists, times=times, nth=nth, must_fire=must_fire)
 
+    def _declare(
+        self,
+        action: Action,
+        only: Filter,
+        lists: Sequence[FaultList],
+        *,
+        times: int | None = None,
+        nth: int = 1,
+        must_fire: bool,
+    ) -> Fault:
         def disarm(fault: Fault) -> None:
             for faults in lists:
                 faults.remove(fault)
 
-        only = Filter(commands, namespace, app_name, where)
         fault = Fault(action, only, times=times, nth=nth, must_fire=must_fire, disarm=disarm)
         with self._lock:
             self._declared = [*self.declared, fault]

@@ -66,7 +66,7 @@ class Links:
         self._empty.clear()
         if self._faults.refuses():
             return False
-        self._cut(link)
+        self.cut(link)
         return True
 
     def discard(self, link: "Link") -> None:
@@ -78,7 +78,17 @@ class Links:
     def look_at_partitions(self) -> None:
         """Stop or resume every link, as the faults say now."""
         for link in tuple(self._links):
-            self._cut(link)
+            self.cut(link)
+
+    def cut(self, link: "Link") -> None:
+        """Stop or resume a link, as the faults say now."""
+        partitions = [fault for fault, action in self._faults.partitions if link.is_cut_by(action)]
+        for fault in partitions:
+            if fault not in link.cut_by:
+                link.cut_by.add(fault)
+                fault.notice()
+                fault.strike()
+        link.cut(is_cut=bool(partitions))
 
     def drop_monitors(self) -> None:
         """Close the connections of all monitors, and of those that are about to become one."""
@@ -93,15 +103,6 @@ class Links:
             link.abort()
         await self._empty.wait()
 
-    def _cut(self, link: "Link") -> None:
-        partitions = self._faults.partitions
-        for fault in partitions:
-            if fault not in link.cut_by:
-                link.cut_by.add(fault)
-                fault.notice()
-                fault.strike()
-        link.cut(is_cut=bool(partitions))
-
 
 class Link:
     """A client's connection and the connection to the server that is made for it.
@@ -114,6 +115,7 @@ class Link:
 
     def __init__(self, conversation: Conversation, connect: Connect, links: Links) -> None:
         self.client = Side(self, conversation.from_client)
+        self.is_cut_by = conversation.is_cut_by
         self.cut_by: set[Fault] = set()
         self._upstream = Side(self, conversation.from_server)
         self._connect = connect
@@ -174,6 +176,8 @@ class Link:
                 self.close()
             case Signal.DROP_MONITORS:
                 self._links.drop_monitors()
+            case Signal.IS_MEMBER:
+                self._links.cut(self)
             case Signal.IS_MONITOR:
                 self._is_monitor = True
                 if self._news != self._links.news:  # it would wait for what it has missed

@@ -78,7 +78,7 @@ class Proxy(Piped, Running):
     def _converse(self) -> Conversation:
         host, port = self._server
         names = {f"{host}:{port}": self.address} if self._names is None else self._names
-        return Conversation(self._fault_list, names)
+        return Conversation(self._fault_list, names, port=port)
 
     async def _connect(self, upstream: asyncio.Protocol) -> None:
         host, port = self._server

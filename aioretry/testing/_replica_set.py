@@ -26,6 +26,8 @@ class ReplicaSet(Deployment):
         members: how many servers, 1 to 7.
         version: as `6.0`; see `find_mongod`.
         faults: put a proxy before each server, which can do things wrong (`ReplicaSet.faults`).
+        member_proxies: put another one before each server, for the other members, so that they
+            can be parted (`Faults.isolate`); implies `faults`.
         name: the name of the set.
         election_timeout_ms: how long secondaries miss their primary before they elect another, in
             milliseconds.
@@ -43,6 +45,7 @@ class ReplicaSet(Deployment):
         version: str | None = None,
         *,
         faults: bool = False,
+        member_proxies: bool = False,
         name: str = "rs0",
         election_timeout_ms: int = 2000,
         heartbeat_interval_ms: int = 500,
@@ -55,7 +58,8 @@ class ReplicaSet(Deployment):
                 mongod,
                 version,
                 name,
-                faults,
+                faults or member_proxies,
+                member_proxies,
                 {
                     "electionTimeoutMillis": election_timeout_ms,
                     "heartbeatIntervalMillis": heartbeat_interval_ms,

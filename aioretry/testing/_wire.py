@@ -71,11 +71,13 @@ class Hello:
         message: the request as it is to be forwarded, without compression.
         app_name: the client's application name, if it has one.
         awaits: whether the answer may wait for a change: the connection is a monitor's.
+        port: the port of the member of the replica set that connects; None for other clients.
     """
 
     message: bytes
     app_name: str | None
     awaits: bool
+    port: int | None
 
 
 def header_of(data: bytes | bytearray) -> Header:
@@ -263,10 +265,17 @@ def hello_request(message: bytes | bytearray) -> Hello:
     application = client.get("application") if isinstance(client, dict) else None
     name = application.get("name") if isinstance(application, dict) else None
     awaits = "maxAwaitTimeMS" in body
+    port = _port_of(body.get("hostInfo"))
     if "compression" not in body:
-        return Hello(bytes(message), name, awaits)
+        return Hello(bytes(message), name, awaits, port)
     del body["compression"]
-    return Hello(with_body(message, body), name, awaits)
+    return Hello(with_body(message, body), name, awaits, port)
+
+
+def _port_of(host_info: object) -> int | None:
+    """What a server adds to its hello requests if it has test commands, for a bridge like ours."""
+    port = host_info.rpartition(":")[2] if isinstance(host_info, str) else ""
+    return int(port) if port.isdecimal() else None
 
 
 def hello_reply(message: bytes | bytearray, names: Mapping[str, str]) -> bytes:

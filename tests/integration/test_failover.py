@@ -1,4 +1,4 @@
-"""Two hundred writers through kills and step-downs, exactly once, on every server version."""
+"""Two hundred writers through kills, step-downs and isolation, exactly once, on every version."""
 
 import asyncio
 
@@ -56,6 +56,11 @@ class Load:
             self.progress.clear()
             await self.progress.wait()
 
+    async def check(self):
+        """No error, and every write is there exactly once."""
+        await self.ledger.check_counters(self.collection, "counter")
+        assert {Outcome.APPLIED} == {entry.outcome for entry in self.ledger.entries}
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
@@ -83,6 +88,32 @@ async def test_kills_and_step_downs(version):
                 await replica_set.step_down()
             await load.gets_on()
             load.stopped = True
-        await load.ledger.check_counters(collection, "counter")
-    assert {Outcome.APPLIED} == {entry.outcome for entry in load.ledger.entries}
+        await load.check()
+    assert len(load.ledger.entries) > (2 * TIMES + 1) * WRITERS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_isolated_primaries(version):
+    """What a primary has taken that no majority has is written again at the next one."""
+    async with (
+        ReplicaSet(version=version, member_proxies=True) as replica_set,
+        RetryClient(replica_set.uri) as client,
+    ):
+        collection = client.metrics.get_collection(
+            "events", write_concern=WriteConcern(w="majority", j=True)
+        )
+        load = Load(collection)
+        async with asyncio.TaskGroup() as group:
+            for me in range(WRITERS):
+                group.create_task(load.write(me))
+            for _ in range(TIMES):
+                await load.gets_on()
+                primary = await replica_set.wait_for_primary()
+                async with replica_set.faults.isolate(primary):
+                    await load.gets_on()
+                await replica_set.heal()
+            await load.gets_on()
+            load.stopped = True
+        await load.check()
     assert len(load.ledger.entries) > (2 * TIMES + 1) * WRITERS

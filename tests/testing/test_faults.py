@@ -812,6 +812,7 @@ BAD = {
     "where": (lambda f: f.hang(where={"x": 1}), TypeError, "where is {'x': 1}: a function"),
     "member text": (lambda f: f.partition("a:1"), TypeError, "member is 'a:1': one of.* a:1, b:2"),
     "unknown": (lambda f: f.hang(time=1), TypeError, "time"),
+    "isolate": (lambda f: f.isolate("a:1"), RuntimeError, "ReplicaSet with member_proxies=True"),
 }
 
 

@@ -71,6 +71,18 @@ def pins_of(filter: Mapping[str, Any]) -> dict[str, Any] | None:
     return pins
 
 
+def left_out_by(filter: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that must neither be nor hold a single value, and the values (`$ne`)."""
+    for key, condition in filter.items():
+        if key == "$and" and isinstance(condition, list | tuple):
+            for each in condition:
+                yield from left_out_by(each)
+        elif not key.startswith("$") and isinstance(condition, Mapping) and "$ne" in condition:
+            value = condition["$ne"]
+            if not isinstance(value, Mapping | list | tuple):
+                yield key, value
+
+
 def _value_of(condition: Any) -> Any:
     if isinstance(condition, Mapping) and list(condition) == ["$eq"]:
         return condition["$eq"]

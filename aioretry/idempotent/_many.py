@@ -80,6 +80,8 @@ async def update_many(
     It is run again after network errors and other errors that are retryable: as often as time
     allows under a deadline, else once. What it leaves is what one or several complete runs of it
     leave. An update that might do more in several runs than in one is refused, and nothing is sent.
+    Any operator can be run again beside a mark that the filter leaves out, because each document is
+    updated once: ``{"jobs": {"$ne": 7}}`` with ``{"$addToSet": {"jobs": 7}}``.
 
     Args:
         collection: Of this library, of Motor or of PyMongo's asynchronous API.

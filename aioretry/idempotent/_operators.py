@@ -1,8 +1,8 @@
 """What an update does when it is run again: the classification of all update operators. Pure.
 
-An update is repeatable if running it on its own result changes nothing. The server updates each
-document at once, so that a run which was cut off has updated some documents, and none of them by
-half; the next run then does the rest.
+An update is repeatable if running it on its own result changes nothing, or if its filter leaves out
+what it has marked. The server updates each document at once, so that a run which was cut off has
+updated some documents, and none of them by half; the next run then does the rest.
 """
 
 import re
@@ -16,7 +16,7 @@ from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 
 from aioretry.idempotent import _pipelines
-from aioretry.idempotent._filters import paths_read, pins_of, unrepeatable_in
+from aioretry.idempotent._filters import left_out_by, paths_read, pins_of, unrepeatable_in
 from aioretry.idempotent._paths import EVERYTHING, Path, overlap, path_of
 
 Document: TypeAlias = Mapping[str, Any]
@@ -45,6 +45,7 @@ OPERATORS: Mapping[str, str | None] = {
 
 _REPEATABLE_BITS = {"and", "or"}
 _WRITES_A_VALUE = {"$set", "$setOnInsert"}
+_MARKS = {"$set", "$addToSet"}
 _STANDARD: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.STANDARD)
 _NAMED_ELEMENT = re.compile(r"\$\[(\w+)\]")
 _ID: Path = ("_id",)
@@ -105,9 +106,10 @@ class UpdateMany:
         yield from problems_of_filter(self.filter, self.let)
         if isinstance(self.update, Mapping):
             changes = list(_changes_of(self.update))
-            yield from _operator_problems(self.update)
-            yield from _element_problems(changes, self.filter)
-            yield from _array_filter_problems(changes, self.array_filters)
+            if self.upsert or not _leaves_a_mark(changes, self.filter):
+                yield from _operator_problems(self.update)
+                yield from _element_problems(changes, self.filter)
+                yield from _array_filter_problems(changes, self.array_filters)
         else:
             try:
                 stages = _pipelines.stages_of(self.update)
@@ -153,6 +155,15 @@ def _changes_of(update: Document) -> Iterator[_Change]:
                 yield _Change(operator, name, value)
                 if operator == "$rename":
                     yield _Change(operator, str(value), _COMPUTED)
+
+
+def _leaves_a_mark(changes: Sequence[_Change], filter: Document) -> bool:
+    """Tell whether what was updated matches no more, by a mark that it must not have."""
+    return any(
+        change.name == name and change.operator in _MARKS and _are_equal(change.value, value)
+        for name, value in left_out_by(filter)
+        for change in changes
+    )
 
 
 def _operator_problems(update: Document) -> Iterator[Problem]:
@@ -259,11 +270,14 @@ def _pipeline_upsert_problems(
 
 
 def _sets_to(change: _Change, pin: str, value: Any) -> bool:
-    if change.operator not in _WRITES_A_VALUE or change.name != pin:
-        return False
+    is_set = change.operator in _WRITES_A_VALUE and change.name == pin
+    return is_set and _are_equal(change.value, value)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
     try:
-        return bson.encode({"": change.value}, codec_options=_STANDARD) == bson.encode(
-            {"": value}, codec_options=_STANDARD
+        return bson.encode({"": one}, codec_options=_STANDARD) == bson.encode(
+            {"": other}, codec_options=_STANDARD
         )
     except (BSONError, OverflowError, ValueError):  # a type of the user's own: nobody can tell
         return False

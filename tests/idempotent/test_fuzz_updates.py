@@ -135,3 +135,20 @@ def test_operators(collection, document, update, filter, e, f):
         assume(f)
         array_filters.append({f"f.{name}": condition for name, condition in f.items()})
     check(collection, document, UpdateMany(filter, update, array_filters=array_filters))
+
+
+@EXAMPLES
+@given(
+    document=st.one_of(DOCUMENTS, ARRAYS),
+    update=UPDATES,
+    name=NAMES | st.just("d"),
+    value=SCALARS,
+    operator=st.sampled_from(["$set", "$addToSet"]),
+    filter=FILTERS,
+)
+def test_marks(collection, document, update, name, value, operator, filter):
+    """Beside a mark that the filter leaves out, any operator is the same in two runs as in one."""
+    assume("$[" not in str(update))
+    marked = {**update, operator: {**update.get(operator, {}), name: value}}
+    left_out = {"$and": [{name: {"$ne": value}}, filter]}
+    check(collection, document, UpdateMany(left_out, marked))

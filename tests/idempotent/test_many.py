@@ -56,6 +56,18 @@ class TestCutOff:
 
         assert 1 == await at_each_lost_reply(servers, run)
 
+    async def test_each_reply_of_a_marked_update_lost(self, servers, things, seen):
+        """Beside a mark even counters are added to once."""
+
+        async def run(number):
+            put(seen, number)
+            left_out = {"run": number, "jobs": {"$ne": "bonus"}}
+            update = {"$inc": {"n": 100}, "$addToSet": {"jobs": "bonus"}}
+            await update_many(things, left_out, update, timeout=TIMEOUT)
+            assert [100 + n for n in range(NUMBER)] == [n for _, _, n in states(seen, number)]
+
+        assert 1 == await at_each_lost_reply(servers, run)
+
     async def test_each_reply_of_a_deletion_lost(self, servers, things, seen):
         """Whichever answer is lost, what matches is deleted, and nothing else."""
 

@@ -66,6 +66,15 @@ REPEATABLE = [
         {"a": [{"k": 1, "b": [{"c": 0}, {"c": 5}]}, {"k": 2, "b": [{"c": 0}]}]},
         array_filters=[{"x.k": 1}, {"y.c": 0}],
     ),
+    # A mark, which the filter leaves out.
+    Case({"$inc": {"a": 1}, "$addToSet": {"jobs": 7}}, {"a": 1}, {"jobs": {"$ne": 7}}),
+    Case({"$inc": {"a": 1}, "$addToSet": {"jobs": 7}}, {"jobs": [6]}, {"jobs": {"$ne": 7}}),
+    Case({"$mul": {"a": 2}, "$set": {"job": "x"}}, {"a": 1}, {"$and": [{"job": {"$ne": "x"}}]}),
+    Case(
+        {"$set": {"items.$.state": "old", "job.id": 7}, "$push": {"a": 1}},
+        ITEMS,
+        {"items.state": "new", "job.id": {"$ne": 7, "$exists": False}},
+    ),
     # Pipelines.
     Case([{"$set": {"a": 1, "b": {"c": "x"}}}], {"b": {"d": 1}}),
     Case([{"$addFields": {"a": {"$add": ["$b", 1]}, "i": "$_id"}}], {"b": 1}),
@@ -96,6 +105,23 @@ NOT_REPEATABLE = [
     Case({"$currentDate": {"a": True}}, {}, refused=("$currentDate",)),
     Case({"$bit": {"a": {"xor": 5}}}, {"a": 1}, refused=("$bit",)),
     Case({"$set": {"a": 1}, "$inc": {"b": 1}, "$push": {"c": 1}}, {}, refused=("$inc", "$push")),
+    # What is no mark: another value or field, one that is in a branch, one that is taken away.
+    Case({"$inc": {"a": 1}, "$set": {"j": 7}}, {}, {"j": {"$ne": 8}}, refused=("$inc",)),
+    Case({"$inc": {"a": 1}, "$set": {"k": 7}}, {}, {"j": {"$ne": 7}}, refused=("$inc",)),
+    Case(
+        {"$inc": {"a": 1}, "$set": {"j": 7}},
+        {},
+        {"$or": [{"j": {"$ne": 7}}, {"b": None}]},
+        refused=("$inc",),
+    ),
+    Case({"$inc": {"a": 1}, "$pull": {"j": 7}}, {}, {"j": {"$ne": 7}}, refused=("$inc",)),
+    Case({"$inc": {"a": 1}, "$max": {"j": 7}}, {"j": 8}, {"j": {"$ne": 7}}, refused=("$inc",)),
+    Case(
+        {"$inc": {"a": 1}, "$addToSet": {"j": {"$each": [7]}}},
+        {},
+        {"j": {"$ne": {"$each": [7]}}},
+        refused=("$inc",),
+    ),
     # The positional operator finds another element.
     Case({"$set": {"a.$": 82}}, {"a": [80, 80]}, {"a": 80}, refused=("$",)),
     Case({"$set": {"items.$.state": "old"}}, ITEMS, {"items.state": "new"}, refused=("$",)),
@@ -209,6 +235,11 @@ UPSERTS = [
 ]
 
 REFUSED_UPSERTS = [
+    Upsert(
+        {"_id": 1, "j": {"$ne": 7}},
+        {"$inc": {"a": 1}, "$addToSet": {"j": 7}},
+        refused=("$inc", "upsert"),
+    ),
     Upsert({}, {"$set": {"a": 1}}, refused=("upsert",)),
     Upsert({"k": 1}, {"$set": {"a": 1}}, refused=("upsert",)),
     Upsert({"k": 1}, {"$set": {"a": 1}}, ("k", "l"), refused=("upsert",)),

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from fastapi import Depends, FastAPI
 
-from aioretry import RetryMotorDatabase
 from aioretry.fastapi import DeadlineMiddleware, add_problem_handlers, database, mongodb_lifespan
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryDatabase
 
 URI = os.environ.get("MONGODB_URI", "mongodb://localhost/?replicaSet=rs0&w=majority&journal=true")
-Metrics = Annotated[RetryMotorDatabase, Depends(database("metrics"))]
+Metrics = Annotated[AsyncRetryDatabase, Depends(database("metrics"))]
 
-app = FastAPI(lifespan=mongodb_lifespan(URI))
-app.add_middleware(DeadlineMiddleware, default=20.0)
+app = FastAPI(lifespan=mongodb_lifespan(URI, client=AsyncRetryClient))
+app.add_middleware(DeadlineMiddleware, default=20.0, maximum=25.0)
 add_problem_handlers(app)
 
 

@@ -8,7 +8,7 @@ from aioretry._doctor.finding import Finding, Level
 
 _TRUSTED_MINUTES: Final = 25
 _SAFE_PYMONGO: Final = (4, 18, 2)
-_USUAL_ELECTION: Final = 14.0  # of default settings, in seconds; docs/production.md
+_USUAL_FAILOVER: Final = 18.0  # of default settings, in seconds; docs/production.md
 
 
 def findings(facts: Facts) -> Iterator[Finding]:
@@ -65,12 +65,12 @@ def _limits(client: ClientFacts) -> Iterator[Finding]:
                 "timeoutMS=0: a write outside a deadline() block is retried without end",
                 "Give it a limit, such as timeoutMS=30000.",
             )
-        case seconds if seconds < _USUAL_ELECTION:
+        case seconds if seconds < _USUAL_FAILOVER:
             yield Finding(
                 "deadline",
                 Level.NOTE,
                 f"timeoutMS allows {seconds:g} s for each write outside a deadline() block; an "
-                f"election may take {_USUAL_ELECTION:g} s",
+                f"failover may take {_USUAL_FAILOVER:g} s",
             )
         case seconds:
             yield Finding(
@@ -91,11 +91,11 @@ def _limits(client: ClientFacts) -> Iterator[Finding]:
 def _selection(client: ClientFacts) -> Iterator[Finding]:
     seconds = client.server_selection_timeout
     text = f"a write waits {seconds:g} s for a server at most (serverSelectionTimeoutMS)"
-    if seconds < _USUAL_ELECTION:
+    if seconds < _USUAL_FAILOVER:
         yield Finding(
             "server-selection",
             Level.WARNING,
-            f"{text}: less than an election may take",
+            f"{text}: less than a failover may take",
             "Leave the option out: deadlines limit the whole write.",
         )
     else:

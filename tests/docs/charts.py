@@ -79,7 +79,8 @@ def bar(name: str, cell: str, colour: str) -> Bar:
 def throughput(text: str) -> Chart:
     """The inserts' throughput by Motor's."""
     found = dict(table(text, "| | 1 at once | 200 at once | 1000 at once |"))
-    plain, together = found['insert_one, w: "majority": op/s by Motor'], found["coalesced by Motor"]
+    plain = found['insert_one, w: "majority": op/s ÷ Motor\'s']
+    together = found["coalesced ÷ Motor's"]
     return Chart(
         "insert_one at w: majority: operations a second, Motor = 1",
         [
@@ -99,7 +100,7 @@ def throughput(text: str) -> Chart:
 
 def cpu_time(text: str) -> Chart:
     """Where the CPU time of an update goes."""
-    found = dict(table(text, "| what | us | by the floor |"))
+    found = dict(table(text, "| what | us | ÷ the floor |"))
     names = {
         "the floor": FLOOR,
         "Connection.send_message": FLOOR,

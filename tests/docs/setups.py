@@ -88,8 +88,9 @@ async def migrating(page: Page) -> AsyncGenerator[str, None]:
     with page.faults.drop_reply("update", times=2):
         yield 'sell(stock, "nuts")'
     page.check_printed()
-    with page.faults.error(112, "update"):
+    with page.faults.error(10107, "update", labels=["NoWritesPerformed"]) as refused:
         yield "sell_patiently("
+    assert refused.fired
     assert 2 == (await page.client.shop.stock.find_one({"_id": "nuts"}))["sold"]
     with page.faults.drop_reply("insert", times=2):
         yield "pymongo.timeout("

@@ -35,7 +35,12 @@ async def measure(key: str, options: argparse.Namespace) -> Figures:
     if key == ALONE:
         return await outage.run_alone(options)
     parameters = dict(pair.split("=", 1) for pair in options.parameter)
-    async with ReplicaSet(version=options.server, parameters=parameters) as servers:
+    async with ReplicaSet(
+        version=options.server,
+        parameters=parameters,
+        election_timeout_ms=10_000 if options.production else 2_000,
+        heartbeat_interval_ms=2_000 if options.production else 500,
+    ) as servers:
         return await SCENARIOS[options.scenario](KINDS[key], servers, options)
 
 
@@ -76,6 +81,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     common.add_argument("--json", action="store_true")
     common.add_argument(
         "--parameter", action="append", default=[], metavar="NAME=VALUE", help="of the servers"
+    )
+    common.add_argument(
+        "--production",
+        action="store_true",
+        help="elections as by MongoDB's defaults, after 10 seconds and not after 2",
     )
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.failovers", description=__doc__

@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+FOR_DEMO := $(VENV)/.installed-for-demo
 SOURCES := aioretry tests examples
 PYTEST := $(BIN)/python -m pytest --dist worksteal
 # A suite that starts thousands of processes should not compile the package in each of them.
@@ -34,14 +35,19 @@ help:
 	@echo "make docs         the site, in docs/_build/html"
 	@echo "make format       format and sort imports"
 
-$(STAMP): pyproject.toml
+# What the demo needs, and no more: it is what somebody runs who is only looking.
+$(FOR_DEMO): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(STAMP): $(FOR_DEMO)
 	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
 	touch $@
 
-demo: $(STAMP)
+demo: $(FOR_DEMO)
 	$(BIN)/python -m aioretry demo $(ARGS)
 
 quick: check

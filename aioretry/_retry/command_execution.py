@@ -22,6 +22,9 @@ from aioretry.errors import Attempt
 _TRUSTED_MINUTES = 25.0
 _TRUSTED_PART = 5 / 6
 
+_DEFAULT_IS_MAJORITY = 13  # the wire version of MongoDB 5.0
+_DEFAULT_FILLS_IN = 17  # that of 6.0
+
 
 class Numbering(enum.Enum):
     """Whether a command carries a transaction id."""
@@ -227,6 +230,19 @@ class Execution:
         """Whether a router, and not a server of the data, was asked last."""
         kinds = {ServerKind.MONGOS, ServerKind.LOAD_BALANCER}
         return self.server is not None and self.server.kind in kinds
+
+    @property
+    def is_by_majority(self) -> bool:
+        """Whether an answer has to hold at a majority of the members.
+
+        From 5.0 on a server sees to that by itself, unless its owner or an arbiter has made its
+        default a weaker one; if other fields of a write concern are given, from 6.0 on.
+        """
+        concern: Mapping[str, Any] = self.options.get("writeConcern", {})
+        if "w" in concern:
+            return bool(concern["w"] == "majority")
+        version = 0 if self.server is None else self.server.max_wire_version
+        return version >= (_DEFAULT_IS_MAJORITY if not concern else _DEFAULT_FILLS_IN)
 
     @property
     def trusted_seconds(self) -> float:

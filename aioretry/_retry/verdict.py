@@ -311,6 +311,7 @@ def outcome_of_attempts(
     holds_multi: bool = False,
     is_atomic: bool = True,
     is_sharded: bool = False,
+    is_by_majority: bool = False,
 ) -> Outcome:
     """Tell how a write ended that ends with an error, by what its attempts were answered.
 
@@ -320,6 +321,7 @@ def outcome_of_attempts(
             may have changed some of them.
         is_atomic: Whether it is about one document, so that an error means that nothing is changed.
         is_sharded: Whether routers were asked, each of which may still pass on what it was sent.
+        is_by_majority: Whether a server has answered only what a majority of the members holds.
     """
     in_doubt: set[object] = set()
     for attempt in attempts:
@@ -330,7 +332,7 @@ def outcome_of_attempts(
         match _what_says(attempt.error, holds_multi, is_atomic, is_sharded):
             case _Says.NOTHING:
                 in_doubt.add(attempt.address)
-            case _Says.NEVER_THERE:
+            case _Says.NEVER_THERE if is_by_majority:
                 in_doubt &= {attempt.address}
     return Outcome.UNKNOWN if in_doubt else Outcome.NOT_APPLIED
 
@@ -345,8 +347,8 @@ def _what_says(
     if holds_multi:
         return _Says.NOTHING
     # It was executed after looking for a record of the earlier attempts. What still lies in the
-    # queue of the same server may be executed all the same; and a refusal that has not reached as
-    # many members as it should may be rolled back, and one of those come back.
+    # queue of the same server may be executed all the same; and a refusal that has not reached a
+    # majority may be rolled back, and one of those come back.
     if is_sharded or isinstance(error.__cause__, WriteConcernError):
         return _Says.NOT_THIS_TIME
     return _Says.NEVER_THERE

@@ -66,6 +66,7 @@ class BatchExecution:
             [self._as_denied(attempt) for attempt in execution.attempts],
             is_atomic=execution.command.is_atomic,
             is_sharded=execution.is_sharded,
+            is_by_majority=execution.is_by_majority,
         )
 
     def outcome_without_reply(self) -> Outcome:
@@ -77,6 +78,7 @@ class BatchExecution:
             holds_multi=command.holds_multi and not self.clear_answers(),
             is_atomic=command.is_atomic,
             is_sharded=execution.is_sharded,
+            is_by_majority=execution.is_by_majority,
         )
         return outcome if self.is_clear else Outcome.UNKNOWN
 

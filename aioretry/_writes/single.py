@@ -162,6 +162,7 @@ def explain(exc: BaseException, execution: Execution | None, coordinator: Coordi
         holds_multi=command.holds_multi,
         is_atomic=command.is_atomic,
         is_sharded=execution.is_sharded,
+        is_by_majority=execution.is_by_majority,
     )
     doubt = None
     if outcome is Outcome.UNKNOWN:

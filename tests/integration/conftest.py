@@ -23,6 +23,7 @@ FOR_BOTH = {
     "test_failing_fast",
     "test_garbage",
     "test_lifecycle",
+    "test_minorities",
     "test_private_names",
     "test_resolved_anew",
     "test_retries",

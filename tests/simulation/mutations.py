@@ -688,6 +688,14 @@ MUTATIONS = [
         held_by="tests/unit/_retry/test_waiting.py -k early",
         why="a simulated run that meets it does not end",
     ),
+    Mutation(
+        "a minority's denial is believed",
+        "_retry/verdict.py",
+        "case _Says.NEVER_THERE if is_by_majority:",
+        "case _Says.NEVER_THERE:",
+        held_by="tests/unit/_retry/test_verdict.py -k minority",
+        why="all simulated writes have w: majority",
+    ),
 ]
 
 

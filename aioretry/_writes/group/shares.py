@@ -235,6 +235,7 @@ class Shares:
             attempts,
             is_atomic=execution.command.is_atomic,
             is_sharded=execution.is_sharded,
+            is_by_majority=execution.is_by_majority,
         )
 
     def _attach(

@@ -222,3 +222,31 @@ def test_last_error():
     made.retries.judge(Failure(BREAK, True, True), time_left=60)
     made.retries.judge(Failure(AutoReconnect("not sent"), False, True), time_left=60)
     assert BREAK is made.last_error()
+
+
+@pytest.mark.parametrize(
+    ("concern", "wire_version", "expected"),
+    [
+        ({}, 9, False),
+        ({}, 13, True),
+        ({"j": True}, 13, False),
+        ({"j": True}, 17, True),
+        ({"w": "majority", "wtimeout": 5}, 9, True),
+        ({"w": 1}, 25, False),
+        ({"w": 3}, 25, False),
+        ({"w": "my tags"}, 25, False),
+    ],
+)
+def test_answers_that_hold_at_a_majority(concern, wire_version, expected):
+    """The write concern says so, or the default of the server's version."""
+    one = execution()
+    one.server = replace(SERVER, max_wire_version=wire_version)
+    one.options = {"writeConcern": concern} if concern else {}
+    assert expected is one.is_by_majority
+
+
+def test_nobody_answered():
+    """Without a server nothing is known of its default."""
+    one = execution()
+    one.server, one.options = None, {}
+    assert not one.is_by_majority

@@ -347,7 +347,14 @@ class TestOutcome:
     )
     def test_of_a_failed_write(self, attempts, expected):
         """Only an answer that denies the write ends the doubt that a lost reply leaves."""
-        assert expected == outcome_of_attempts(attempts)
+        assert expected == outcome_of_attempts(attempts, is_by_majority=True)
+
+    def test_of_one_that_a_minority_denies(self):
+        """A refusal that may be rolled back leaves the doubt about another server's attempt."""
+        denied = attempt(DuplicateKeyError("y", 11000, {}))
+        attempts = [attempt(AutoReconnect("x"), host="other"), denied]
+        assert Outcome.UNKNOWN == outcome_of_attempts(attempts)
+        assert Outcome.NOT_APPLIED == outcome_of_attempts([denied])
 
     @pytest.mark.parametrize(
         ("attempts", "expected"),

@@ -23,6 +23,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--writers", type=int, default=40)
     parser.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw what happened when")
     parser.add_argument("--client", choices=["motor", "asyncio"], default="motor")
+    parser.add_argument("--isolate", action="store_true", help="part members from each other")
     parser.add_argument("--without-motor", action="store_true", help="run aioretry alone")
     return parser.parse_args(arguments)
 
@@ -52,6 +53,7 @@ def main() -> int:
         given.server,
         given.timeout,
         given.writers,
+        given.isolate,
     )
     results = []
     ours = {"motor": OURS, "asyncio": ASYNCIO}[given.client]

@@ -137,6 +137,9 @@ class Saboteur:
             case Kind.REFUSE:
                 fault = faults.refuse_connections(member=member, must_fire=False)
                 return fault, f"{name} by {_name(member)}"
+            case Kind.ISOLATE:
+                lost = member or self._servers.members[planned.member]
+                return faults.isolate(lost, must_fire=False), f"{name}: {_name(lost)}"
             case _:
                 fault = faults.partition(member, must_fire=False)
                 return fault, f"{name} before {_name(member)}"

@@ -24,6 +24,7 @@ LOOKS: Mapping[Kind, tuple[str, str]] = {
     Kind.WRITE_CONCERN_ERROR: ("W", "#8a4fa3"),
     Kind.REFUSE: ("C", "#7f8c8d"),
     Kind.PARTITION: ("P", "#34495e"),
+    Kind.ISOLATE: ("I", "#9aa3ad"),
     Kind.HALF_DEAD: ("T", "#a0785a"),
     Kind.HOT_BREAK: ("X", "#6a3d2b"),
     Kind.KILL: ("K", "#d62728"),

@@ -38,6 +38,7 @@ class Options:
     version: str | None = None
     timeout: float = 5.0
     writers: int = 40
+    isolates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ async def run(side: Side, options: Options, say: Say = lambda _: None) -> Result
         options: What the run is like.
         say: Told of what happens.
     """
-    plan = schedule(options.seed, options.seconds, options.members)
+    plan = schedule(options.seed, options.seconds, options.members, isolates=options.isolates)
     load = Load(
         options.seed,
         Habits(options.timeout, unlimited=_UNLIMITED),
@@ -74,7 +75,11 @@ async def run(side: Side, options: Options, say: Say = lambda _: None) -> Result
     )
     book, timeline = Book(side.outcome_of), Timeline()
     async with ReplicaSet(
-        options.members, options.version, faults=True, parameters=PARAMETERS
+        options.members,
+        options.version,
+        faults=True,
+        member_proxies=options.isolates,
+        parameters=PARAMETERS,
     ) as servers:
         await prepare(servers, load.victims)
         sessions = Sessions(servers, await sessions_at(servers), options.writers)

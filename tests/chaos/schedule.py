@@ -1,6 +1,7 @@
 """What is going to be broken, when, how and for how long; decided by the seed alone."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -33,6 +34,7 @@ class Kind(enum.Enum):
     WRITE_CONCERN_ERROR = "write concern errors"
     REFUSE = "connections refused"
     PARTITION = "partition"
+    ISOLATE = "members parted from each other"
     HALF_DEAD = "a third of the connections lost"
     HOT_BREAK = "one command breaks connections"
     KILL = "kill -9, restart"
@@ -61,11 +63,14 @@ _SECONDS = {
     Kind.WRITE_CONCERN_ERROR: (0.5, 5.0),
     Kind.REFUSE: (0.5, 5.0),
     Kind.PARTITION: (0.5, 8.0),
+    Kind.ISOLATE: (1.0, 12.0),
     Kind.HALF_DEAD: (1.0, 6.0),
     Kind.HOT_BREAK: (1.0, 6.0),
     **_SECONDS_OF_PROCESSES,
 }
 _TIMES = (1, 5, 25, 100, None)
+_WITHOUT_PROXIES_BETWEEN = tuple(kind for kind in Kind if kind is not Kind.ISOLATE)
+_OFTEN = 5  # how much more often than the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +116,29 @@ class Planned:
         return self.at + self.lasts
 
 
-def schedule(seed: int, seconds: float, members: int) -> list[Planned]:
+def schedule(seed: int, seconds: float, members: int, *, isolates: bool = False) -> list[Planned]:
     """Decide what is going to happen.
 
     Args:
         seed: The same seed gives the same schedule.
         seconds: How long the load lasts; the last `CALM` of them are quiet.
         members: How many servers there are.
+        isolates: Whether members are parted from each other, too, and more often than all else.
 
     Returns:
         The faults, in the order of their beginnings.
     """
     rng = Random(seed)
+    kinds = [*Kind, *[Kind.ISOLATE] * (_OFTEN - 1)] if isolates else _WITHOUT_PROXIES_BETWEEN
     bag: list[Kind] = []
     end = seconds - CALM
     plan: list[Planned] = []
     at = rng.uniform(1.0, 2.5)
-    while (first := _plan(rng, _draw(rng, bag), at, members)).until <= end:
+    while (first := _plan(rng, _draw(rng, bag, kinds), at, members)).until <= end:
         plan.append(first)
         until = first.until
         if rng.random() < _AT_ONCE:
-            beside = _plan(rng, _draw(rng, bag), rng.uniform(at, until), members)
+            beside = _plan(rng, _draw(rng, bag, kinds), rng.uniform(at, until), members)
             if beside.until <= end:
                 plan.append(beside)
                 until = max(until, beside.until)
@@ -139,10 +146,10 @@ def schedule(seed: int, seconds: float, members: int) -> list[Planned]:
     return sorted(plan, key=lambda planned: planned.at)
 
 
-def _draw(rng: Random, bag: list[Kind]) -> Kind:
+def _draw(rng: Random, bag: list[Kind], kinds: Sequence[Kind]) -> Kind:
     """Take a kind out of a bag, so that each comes before one comes again."""
     if not bag:
-        bag += Kind
+        bag += kinds
         rng.shuffle(bag)
     return bag.pop()
 

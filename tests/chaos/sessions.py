@@ -16,6 +16,7 @@ from pymongo.errors import PyMongoError
 
 from aioretry.testing import CommandFailedError, NoPrimaryError, ReplicaSet
 from tests.chaos.book import Book
+from tests.chaos.schedule import Kind
 from tests.chaos.timeline import Happened
 
 PARAMETERS = {"logicalSessionRefreshMillis": "200"}
@@ -25,6 +26,7 @@ minutes by default, so that little of it is forgotten with one that is killed.""
 _TRIES = 60
 _PAUSE = 0.5
 _SWALLOWED = 10
+_APART = 40
 _OTHERS = 10  # of reads that lost their connection, which PyMongo drops too
 _PATIENCE = 30.0  # seconds for what is to be ended
 
@@ -70,9 +72,11 @@ def most_left(book: Book, faults: Sequence[Happened], writers: int) -> int:
 
     Always those of transactions that lost their connection or were cancelled, which PyMongo drops
     without ending them; and for each fault of a server as many as one usually ends at once: what it
-    was told last is forgotten, or written down when others have forgotten it. While the client is
-    open, also two for each writer, for its call and for one that it has left behind, which are
-    pooled; and one for each write of unknown outcome, which may still be resolved.
+    was told last is forgotten, or written down when others have forgotten it. A member that is
+    parted from the others can write nothing down until it is back, and does so then with all that
+    it has seen. While the client is open, also two for each writer, for its call and for one that
+    it has left behind, which are pooled; and one for each write of unknown outcome, which may still
+    be resolved.
 
     Args:
         book: What was told.
@@ -80,7 +84,8 @@ def most_left(book: Book, faults: Sequence[Happened], writers: int) -> int:
         writers: How many tasks write over an open client.
     """
     swallowed = _SWALLOWED * sum(fault.kind.is_of_processes for fault in faults)
-    most = book.dropped_sessions + swallowed + _OTHERS
+    apart = _APART * sum(fault.kind is Kind.ISOLATE for fault in faults)
+    most = book.dropped_sessions + swallowed + apart + _OTHERS
     if writers:
         most += 2 * writers + book.open_questions
     return most

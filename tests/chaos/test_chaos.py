@@ -65,10 +65,18 @@ class TestSchedule:
 
     def test_has_all_kinds(self):
         """Ten minutes have every kind, and a few short runs have them all between them."""
+        kinds = set(Kind) - {Kind.ISOLATE}
         for seed in SEEDS:
-            assert {planned.kind for planned in schedule(seed, 600.0, 3)} == set(Kind)
+            assert {planned.kind for planned in schedule(seed, 600.0, 3)} == kinds
         short = itertools.chain.from_iterable(schedule(seed, 50.0, 3) for seed in SEEDS)
-        assert {planned.kind for planned in short} == set(Kind)
+        assert {planned.kind for planned in short} == kinds
+
+    def test_parts_members_where_that_is_wanted(self):
+        """It does so more often than anything else."""
+        plans = [schedule(seed, 600.0, 3, isolates=True) for seed in SEEDS]
+        counts = Counter(planned.kind for plan in plans for planned in plan)
+        assert set(counts) == set(Kind)
+        assert counts.most_common(1)[0][0] is Kind.ISOLATE
 
     def test_breaks_two_at_once_now_and_then(self):
         """Some faults begin while another one lasts, and never more than one."""
@@ -488,16 +496,18 @@ def test_the_command_line():
     assert (given.minutes, given.seed, given.server) == (2.0, 3, "4.4")
     assert given.picture == Path("a.svg")
     assert not given.without_motor
+    assert not given.isolate
     assert (given.client, parse(["--client", "asyncio"]).client) == ("motor", "asyncio")
 
 
+@pytest.mark.parametrize("isolates", [False, True] if FULL else [False])
 @pytest.mark.parametrize("side", [OURS, ASYNCIO] if FULL else [OURS], ids=lambda side: side.name)
 @pytest.mark.long
 @pytest.mark.server
-async def test_a_short_run_is_clean(side: Side):
+async def test_a_short_run_is_clean(side: Side, isolates: bool):
     """In a minute of faults nothing is lost, doubled, told wrongly or left behind."""
     said: list[str] = []
-    result = await run(side, Options(SEED, SECONDS), said.append)
+    result = await run(side, Options(SEED, SECONDS, isolates=isolates), said.append)
     assert list(result.findings) == [], "\n".join(said)
     details = [verdict.details for verdict in result.verdicts]
     assert all(verdict.is_true for verdict in result.verdicts), "\n".join(details)

@@ -16,7 +16,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 
 from aioretry import Outcome
-from aioretry.errors import attach
+from aioretry.errors import attach, copy_report
 from aioretry.idempotent._collections import Collection
 from aioretry.idempotent._repeat import RunAgain, repeat
 
@@ -129,7 +129,8 @@ class _Insert:
         try:
             stored = await self._stored()
         except BaseException as exc:
-            attach(exc, Outcome.NOT_APPLIED, [])  # of this run, which has met a duplicate
+            attach(exc, Outcome.NOT_APPLIED, [])  # of this run, which has met a duplicate,
+            copy_report(duplicate, exc)  # unless an earlier attempt of it is in doubt
             raise
         if any(each.raw == self.document.raw for each in stored):
             return

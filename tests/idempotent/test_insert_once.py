@@ -13,6 +13,7 @@ from pymongo.errors import (
     ConfigurationError,
     DuplicateKeyError,
     OperationFailure,
+    PyMongoError,
 )
 from pymongo.write_concern import WriteConcern
 
@@ -234,6 +235,19 @@ class TestDuplicates:
                 with pytest.raises(OperationFailure) as caught:
                     await insert_once(things, {"_id": 1})
         assert outcome_of(caught.value) is Outcome.NOT_APPLIED
+
+    async def test_doubt_within_the_run_of_a_look_that_failed(self, servers, name, seen):
+        """An attempt that was lost before the duplicate was met may still be executed."""
+        seen.insert_one({"_id": 1})
+        faults = servers.faults
+        async with collection_of("aioretry", servers.uri, name) as things:
+            with (
+                faults.drop_request("insert", app_name=APP_NAME),
+                faults.error(13, "find", app_name=APP_NAME),
+                pytest.raises(PyMongoError) as caught,
+            ):
+                await insert_once(things, {"_id": 1})
+        assert outcome_of(caught.value) is Outcome.UNKNOWN
 
 
 class TestDeadline:

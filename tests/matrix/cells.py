@@ -9,7 +9,7 @@ from pathlib import Path
 
 _SPECIFICATIONS = ("tests/spec",)
 _ALL = ("tests/spec", "tests/integration")
-_MINORS = range(15, 11, -1)
+_NEWEST_MINOR = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,21 @@ def cells() -> list[Cell]:
     found += [
         Cell(f"PyMongo {version}", "6.0", pymongo=version) for version in ("4.18.2", "4.19.0")
     ]
-    newest = newest_python()
-    if newest is not None:
-        version, path = newest
-        found.append(Cell(f"Python {version}", "6.0", python=path))
+    found += [Cell(f"Python {version}", "6.0", python=path) for version, path in newer_pythons()]
     found.append(Cell("asyncio's debug mode", "6.0", debug=True))
     found.append(Cell("uvloop", "6.0", loop="uvloop"))
     found.append(Cell("several servers at once", "6.0", tests=("tests",), marker="matrix"))
     return found
 
 
-def newest_python() -> tuple[str, str] | None:
-    """Version and path of the newest interpreter, if it is newer than the one that runs this."""
-    for minor in _MINORS:
-        if minor == sys.version_info.minor:
-            return None
-        for path in _pythons(minor):
-            if _works(path):
-                return f"3.{minor}", path
-    return None
+def newer_pythons() -> list[tuple[str, str]]:
+    """Versions and paths of the interpreters that are newer than the one that runs this."""
+    found = []
+    for minor in range(sys.version_info.minor + 1, _NEWEST_MINOR + 1):
+        path = next(filter(_works, _pythons(minor)), None)
+        if path is not None:
+            found.append((f"3.{minor}", path))
+    return found
 
 
 def _pythons(minor: int) -> list[str]:

@@ -226,7 +226,7 @@ def test_armed_and_cleared_at_once() -> None:
     fault = faults.partition(must_fire=False)
     fault.disarm()
     at_proxy.add(fault)
-    assert () == at_proxy.partitions
+    assert [] == at_proxy.partitions
 
 
 def test_a_failed_block_is_told_of_idle_faults() -> None:

@@ -185,7 +185,17 @@ def test_hello_request_stays_as_it_is() -> None:
     """Without an offer of compression, and without a name, the very same bytes are sent."""
     message = op_query({"ismaster": 1, "client": {"driver": {"name": "d"}}})
 
-    assert _wire.Hello(message, None, awaits=False) == _wire.hello_request(message)
+    assert _wire.Hello(message, None, awaits=False, port=None) == _wire.hello_request(message)
+
+
+@pytest.mark.parametrize(
+    ("host_info", "port"), [("host:27018", 27018), ("host", None), ("host:x", None), (5, None)]
+)
+def test_hello_request_of_a_member(host_info: object, port: int | None) -> None:
+    """A member of a set that has test commands says where it listens itself."""
+    message = op_query({"ismaster": 1, "hostInfo": host_info, "internalClient": {}})
+
+    assert port == _wire.hello_request(message).port
 
 
 @pytest.mark.parametrize("make", [op_msg, op_reply])

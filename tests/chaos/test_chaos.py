@@ -500,14 +500,13 @@ def test_the_command_line():
     assert (given.client, parse(["--client", "asyncio"]).client) == ("motor", "asyncio")
 
 
-@pytest.mark.parametrize("isolates", [False, True] if FULL else [False])
 @pytest.mark.parametrize("side", [OURS, ASYNCIO] if FULL else [OURS], ids=lambda side: side.name)
 @pytest.mark.long
 @pytest.mark.server
-async def test_a_short_run_is_clean(side: Side, isolates: bool):
+async def test_a_short_run_is_clean(side: Side):
     """In a minute of faults nothing is lost, doubled, told wrongly or left behind."""
     said: list[str] = []
-    result = await run(side, Options(SEED, SECONDS, isolates=isolates), said.append)
+    result = await run(side, Options(SEED, SECONDS), said.append)
     assert list(result.findings) == [], "\n".join(said)
     details = [verdict.details for verdict in result.verdicts]
     assert all(verdict.is_true for verdict in result.verdicts), "\n".join(details)

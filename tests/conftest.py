@@ -37,6 +37,7 @@ pytest_plugins = [
     "tests.plugins.limits",
     "tests.plugins.servers",
     "tests.plugins.signals",
+    "tests.plugins.sockets",
     "tests.plugins.times",
     "tests.plugins.unhandled",
 ]

@@ -20,6 +20,7 @@ CONFTEST = """
     pytest_plugins = [
         "tests.plugins.limits",
         "tests.plugins.signals",
+        "tests.plugins.sockets",
         "tests.plugins.times",
         "tests.plugins.unhandled",
     ]
@@ -176,6 +177,27 @@ def test_signals(run):
     finally:
         signal.signal(signal.SIGINT, before)
     result.assert_outcomes(passed=1)
+
+
+def test_sockets(run):
+    """A socket that is left says who connected it, in whatever test it is found."""
+    result = run(
+        """
+        import gc, socket
+
+        def test_leaves_one():
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", 0))
+                listener.listen()
+                kept = [socket.create_connection(listener.getsockname())]
+                kept.append(kept)
+
+        def test_next():
+            gc.collect()
+        """
+    )
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*It was connected in *::test_leaves_one (call), at*"])
 
 
 def test_times(run):

@@ -180,7 +180,7 @@ def test_signals(run):
 
 
 def test_sockets(run):
-    """A socket that is left says who connected it, in whatever test it is found."""
+    """A socket that is left says who opened it, in whatever test it is found."""
     result = run(
         """
         import gc, socket
@@ -197,7 +197,39 @@ def test_sockets(run):
         """
     )
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines(["*It was connected in *::test_leaves_one (call), at*"])
+    result.stdout.fnmatch_lines(["*It was opened in *::test_leaves_one (call), at*"])
+
+
+def test_sockets_of_pymongo(run):
+    """What PyMongo leaves when it is cancelled is no fault of whatever test runs by then."""
+    result = run(
+        """
+        import asyncio, gc, socket
+        from pymongo import AsyncMongoClient
+
+        async def test_leaves_some():
+            with socket.socket() as listener, socket.socket() as one, socket.socket() as another:
+                listener.bind(("127.0.0.1", 0))
+                listener.listen(0)  # no more are accepted
+                host, port = listener.getsockname()
+                one.connect((host, port))
+                another.setblocking(False)
+                another.connect_ex((host, port))
+                loop, begun = asyncio.get_running_loop(), asyncio.Event()
+                connect = loop.sock_connect
+                loop.sock_connect = lambda *of: (begun.set(), connect(*of))[1]
+                client = AsyncMongoClient(host, port, directConnection=True)
+                finding = asyncio.ensure_future(client.things.things.find_one())
+                await begun.wait()
+                finding.cancel()
+                await asyncio.wait([finding])
+                await client.close()
+
+        def test_next():
+            gc.collect()
+        """
+    )
+    result.assert_outcomes(passed=2)
 
 
 def test_times(run):

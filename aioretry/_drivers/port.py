@@ -290,6 +290,9 @@ class TransactionOptions:
     recovery_token: Mapping[str, Any] | None
     """What routers know it by; None where there are none."""
 
+    router: Address | None = None
+    """The router that alone knows it, also where it is pinned no more; None where any will do."""
+
 
 class HeldSession(Protocol):
     """An operation's hold on a server session, which begins with its first attempt."""

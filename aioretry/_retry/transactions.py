@@ -1,7 +1,7 @@
 """How transactions end, and what to do after one failed. Pure: no clock, nothing to await."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry._commands.error_codes import MAX_TIME_EXPIRED, RETRYABLE_CODES
 from aioretry._commands.transactions import by_majority, options
-from aioretry._drivers.port import ServerKind, ServerView
+from aioretry._drivers.port import Address, ServerKind, ServerView
 from aioretry._retry.command_execution import trusted_seconds
 from aioretry._retry.verdict import code_of, outcome_of_attempts
 from aioretry.errors import Attempt, DeadlineExceeded, Outcome
@@ -278,6 +278,25 @@ def asks_router(commit: Commit) -> bool:
         commit: A commit that was sent.
     """
     return any(sending.to_router for sending in commit.sendings)
+
+
+def is_unheard(router: Address | None, attempts: Sequence[Attempt]) -> bool:
+    """Tell whether another router was the last to be asked for an abort, and knows nothing of it.
+
+    Args:
+        router: The router that alone knows the transaction; None if any server will do.
+        attempts: Those of the abort, oldest first.
+    """
+    if router is None or not attempts or attempts[-1].address == router:
+        return False
+    return not any(each.address == router and _is_aborted(each) for each in attempts)
+
+
+def _is_aborted(attempt: Attempt) -> bool:
+    error = attempt.error
+    return attempt.reply is not None or (
+        isinstance(error, OperationFailure) and error.code == NO_SUCH_TRANSACTION
+    )
 
 
 def _leaves_doubt(sending: CommitSending) -> bool:

@@ -12,8 +12,9 @@ from pymongo.errors import ConnectionFailure, InvalidOperation, OperationFailure
 
 from aioretry import deadlines
 from aioretry._commands import transactions
+from aioretry._drivers.port import Address
 from aioretry._retry.monitoring import Watch
-from aioretry._retry.transactions import NO_SUCH_TRANSACTION, Abort
+from aioretry._retry.transactions import NO_SUCH_TRANSACTION, Abort, is_unheard
 from aioretry._writes.context import TransactionalSession
 from aioretry._writes.statements import WithoutOutcome
 from aioretry.deadlines import Deadline
@@ -49,7 +50,18 @@ def time_for_abort(limit: Deadline | None) -> float | None:
 class AbortCall(WithoutOutcome[None]):
     """One abort."""
 
-    __slots__ = ()
+    __slots__ = ("router",)
+
+    router: Address | None
+    """The router that alone knows the transaction; None if any server will do."""
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether that router has not said that the transaction is over, and another was asked.
+
+        That is where a retry goes (transactions, "When to unpin").
+        """
+        return is_unheard(self.router, self.attempts())
 
 
 async def abort(
@@ -106,8 +118,10 @@ def leave_to_next(session: TransactionalSession) -> None:
 async def _abort_once(
     session: TransactionalSession, transaction: Any, deadline: Deadline | None, *, runs_again: bool
 ) -> None:
+    call = None
     try:
-        await _begin(session, session, deadline, session._watch.latest)
+        call = _begin(session, session, deadline, session._watch.latest)
+        await call
     except asyncio.CancelledError as exc:
         abort_for_certain(session)
         leave_to_context(exc)
@@ -118,10 +132,12 @@ async def _abort_once(
         return
     except (OperationFailure, ConnectionFailure):
         # What is wrong is the server's to find out (transactions, "abortTransaction"), but for what
-        # was lost on its way: that may begin the transaction still.
-        if session._calls.may_arrive(session):
-            if not runs_again:
-                abort_for_certain(session)
+        # was lost on its way: that may begin the transaction still, or leave it to one router.
+        may_begin = session._calls.may_arrive(session)
+        if not runs_again and (may_begin or (call is not None and call.is_unheard)):
+            abort_for_certain(session)
+            return
+        if may_begin:
             return
     except BaseException as exc:
         session._calls.end_abort(transaction)
@@ -181,6 +197,9 @@ def _begin(
     lease = path.ending_lease(own)
     watch = coordinator.watchers.watch(command.operation, command.namespace, within)
     call = AbortCall(coordinator, lease, deadline, watch)
+    call.router = given.router
+    if own is not session and given.router is not None:
+        lease.pin(given.router)
     return call.execute(coordinator.ending(command, lease, deadline, Abort(options), watch))
 
 
@@ -196,6 +215,7 @@ class Aborting:
         self._watch = session._watch.latest
         self._calls, self._path = session._calls, session._write_path
         self._own = self._calls.take_transaction(session)
+        self._router = self._calls.transaction_options(self._own).router
         self._loop = asyncio.get_running_loop()
         self._began = time.monotonic()
         self._is_over = False
@@ -217,7 +237,7 @@ class Aborting:
     async def _run(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            if not self._is_over and self._path.has_servers():
+            if not self._is_over and self._can_ask():
                 self._is_over = (
                     not self._calls.has_begun_transaction(self._own) or await self._try()
                 )
@@ -229,19 +249,22 @@ class Aborting:
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    def _can_ask(self) -> bool:
+        servers = self._path.writable()
+        return bool(servers) if self._router is None else self._router in servers
+
     async def _try(self) -> bool:
         """Send an abort; return whether nothing can be in progress, nor begin, after it."""
         # The abort may come before the command that begins the transaction, which goes over another
         # connection, and which may be answered before the abort is.
         may_begin = self._may_begin()
+        call = _begin(self._session, self._own, Deadline.after(ABORT_TIMEOUT), self._watch)
         try:
-            await _begin(
-                self._session, self._own, Deadline.after(ABORT_TIMEOUT), self._watch
-            ).as_part()
+            await call.as_part()
         except InvalidOperation:  # the client was closed
             raise
         except OperationFailure as exc:
-            return exc.code == NO_SUCH_TRANSACTION and not may_begin
+            return exc.code == NO_SUCH_TRANSACTION and not may_begin and not call.is_unheard
         except PyMongoError:
             return False
         return True

@@ -265,10 +265,6 @@ class WritePath:
         """Return the servers that take writes."""
         return self._driver.view().writable
 
-    def has_servers(self) -> bool:
-        """Tell whether there is a server that takes writes."""
-        return bool(self.writable())
-
     def is_busy(self) -> bool:
         """Tell whether anything has not ended that was begun with the client."""
         under_way = self.under_way

@@ -246,3 +246,35 @@ async def test_an_abort_goes_where_its_transaction_is(cluster, client_class, col
                 await session.abort_transaction()
             begun, aborted = (event for event in events if isinstance(event, AttemptEnded))
             assert ("abort_transaction", begun.address) == (aborted.operation, aborted.address)
+
+
+@pytest.mark.parametrize("lost", ["insert", "abortTransaction"])
+async def test_an_abort_that_another_router_is_asked_for(cluster, client_class, collection, lost):
+    """That one says that there is none; the one that knows the transaction is asked again."""
+    events = []
+    hooks = [every_event(events.append)]
+    async with client_class(cluster.uri, hooks=hooks, w="majority") as client:
+        things = client[collection.database.name][collection.name]
+        for document in range(5):
+            await known(client, *cluster.mongoses)
+            events.clear()
+            async with await client.start_session() as session:
+                await settled(session.start_transaction())
+                await things.update_one(
+                    {"_id": document}, {"$set": {"n": 1}}, True, session=session
+                )
+                [begun] = (event for event in events if isinstance(event, AttemptEnded))
+                [knows] = (each for each in cluster.mongoses if address_of(each) == begun.address)
+                [other] = (each for each in cluster.mongoses if each is not knows)
+                async with (
+                    cluster.faults.drop_request(lost, member=knows),
+                    cluster.faults.error(
+                        251, "abortTransaction", member=other, times=None, must_fire=False
+                    ),
+                ):
+                    if lost == "insert":
+                        with pytest.raises(AutoReconnect):
+                            await things.insert_one({}, session=session)
+                    await session.abort_transaction()
+                    async with deadline(20):  # of the minute in which servers keep it
+                        await things.update_one({"_id": document}, {"$set": {"n": 2}}, True)

@@ -164,6 +164,7 @@ class TransactionSession(UserSession):
         """Have all that comes in the transaction go to a router."""
         transaction = self._session._transaction
         transaction.sharded, transaction.pinned_address = True, address
+        transaction.router = address
 
     def unpin(self) -> None:
         """Have what comes next go to any."""

@@ -244,6 +244,7 @@ def twin(session: Any) -> Any:
     new._transaction = copied = type(own)(own.opts, session.client)
     copied.sharded, copied.pinned_address = own.sharded, own.pinned_address
     copied.recovery_token = own.recovery_token
+    copied.router = getattr(own, "router", None)
     copied.state = own.state
     number = getattr(new._server_session, "transaction_id", None)
     if number is not None:
@@ -298,6 +299,7 @@ class EngineSessionCalls(ABC):
             options.write_concern,
             options.max_commit_time_ms,
             transaction.recovery_token,
+            getattr(transaction, "router", None),
         )
 
     def begin_commit(self, session: Any) -> Any:

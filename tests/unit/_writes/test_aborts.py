@@ -6,13 +6,13 @@ import pytest
 from pymongo.errors import AutoReconnect, InvalidOperation, OperationFailure
 
 from aioretry import OperationEnded, Outcome, deadline, every_event, outcome_of
-from aioretry._drivers.port import TopologyView
+from aioretry._drivers.port import ServerKind, TopologyView
 from aioretry._retry import attempt
 from aioretry._writes import aborts
 from aioretry._writes.aborts import abort, abort_for_certain, time_for_abort
 from aioretry.deadlines import Deadline
 from aioretry.errors import attach
-from tests.unit._writes.transacting import ABORT, OK, Driver, session_over
+from tests.unit._writes.transacting import ABORT, ADDRESS, OK, OTHER, Driver, session_over
 
 
 def gone():
@@ -162,6 +162,67 @@ class TestOnce:
         await abort(session, None)
         assert session.transaction is None
         await is_discarded(driver, "over")
+
+
+class TestRouters:
+    @pytest.fixture
+    async def session(self, session, driver):
+        """One whose transaction only the first of two routers knows."""
+        driver.kind, driver.addresses, driver.pinned = ServerKind.MONGOS, [ADDRESS, OTHER], ADDRESS
+        session._calls.router = ADDRESS
+        return session
+
+    async def test_another_one_says_that_there_is_none(self, session, driver):
+        """The one that knows the transaction may have it still, and is asked until it answers."""
+        driver.answers = [AutoReconnect("lost"), gone()] * 2
+        await abort(session, None)
+        assert session.transaction is None
+        await is_discarded(driver, "over")
+        assert [ADDRESS, OTHER] * 2 + [ADDRESS] == driver.asked
+
+    async def test_it_says_itself_that_there_is_none(self, session, driver):
+        driver.answers = [AutoReconnect("lost"), gone(), gone()]
+        await abort(session, None)
+        await is_discarded(driver, "over")
+        assert [ADDRESS, OTHER, ADDRESS] == driver.asked
+
+    async def test_another_one_was_asked_because_of_a_statement(self, session, driver):
+        """The transaction is pinned no more then, and is known to one router all the same."""
+        third = ("c", 1)
+        driver.addresses, driver.pinned, session._calls.router = (
+            [ADDRESS, OTHER, third],
+            None,
+            third,
+        )
+        driver.answers = [AutoReconnect("lost"), gone()]
+        await abort(session, None)
+        await is_discarded(driver, "over")
+        assert [ADDRESS, OTHER, third] == driver.asked
+
+    async def test_it_is_asked_twice(self, session, driver):
+        """Where there is no other, the rest is the servers'."""
+        driver.addresses = [ADDRESS]
+        driver.answers = [AutoReconnect("lost")] * 2
+        await abort(session, None)
+        assert not session.in_transaction
+        assert "taken" not in driver.log
+
+    async def test_another_transaction_begins(self, session, driver):
+        """That ends this one at the servers."""
+        driver.answers = [AutoReconnect("lost"), gone()]
+        await abort(session, None, runs_again=True)
+        assert "taken" not in driver.log
+
+    async def test_while_it_is_away(self, session, driver):
+        """No other one is asked in its place, as those can't abort it."""
+        driver.addresses = [OTHER]
+        driver.answers = [gone()]
+        await abort(session, None)
+        await asyncio.sleep(0.02)  # in which it looks
+        assert [OTHER] == driver.asked
+        driver.addresses = [OTHER, ADDRESS]
+        await is_discarded(driver, "over")
+        assert [OTHER, ADDRESS] == driver.asked
 
 
 class TestForCertain:

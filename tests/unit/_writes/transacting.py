@@ -70,7 +70,7 @@ class Driver:
             )
             for far, each in enumerate(self.addresses)
         }
-        return TopologyView(servers, 0.015, servers[ADDRESS].source)
+        return TopologyView(servers, 0.015, next(iter(servers.values())).source)
 
     def ending_session(self, session):
         ending = Ending(self.log)
@@ -133,6 +133,7 @@ class Calls:
         self._runs = Runs()
         self.concern = WriteConcern()
         self.is_pending = self.has_begun = False
+        self.router = None
 
     def runs_of(self, session):
         return self._runs
@@ -155,7 +156,7 @@ class Calls:
         return True
 
     def transaction_options(self, session):
-        return TransactionOptions(ReadPreference.PRIMARY, self.concern, 700, None)
+        return TransactionOptions(ReadPreference.PRIMARY, self.concern, 700, None, self.router)
 
     def begin_commit(self, session):
         return session.transaction

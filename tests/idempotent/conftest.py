@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from pymongo import MongoClient
@@ -9,6 +10,7 @@ from pymongo import MongoClient
 from aioretry.testing import ReplicaSet, Standalone
 from tests.clients import for_both
 from tests.idempotent.drivers import DATABASE, DRIVERS, collection_of
+from tests.lengths import FULL
 
 # What both clients are tested with in the short form, too.
 FOR_BOTH = {
@@ -18,9 +20,32 @@ FOR_BOTH = {
 }
 
 
+# Each driver, and each kind of server, is in the short form, too.
+SHORT = {("aioretry", "replica_set"), ("motor", "standalone"), ("pymongo", "replica_set")}
+
+
 def pytest_generate_tests(metafunc):
     """Test with both clients: in full length all, and some in the short form."""
     for_both(metafunc, FOR_BOTH)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave every driver with every kind of server to the full length."""
+    left = [item for item in items if not _is_short(item)]
+    if FULL:
+        for item in left:
+            item.add_marker("long")
+    elif left:
+        items[:] = filter(_is_short, items)
+        config.hook.pytest_deselected(items=left)
+
+
+def _is_short(item):
+    given = getattr(getattr(item, "callspec", None), "params", {})
+    here = Path(__file__).parent in item.path.parents
+    return not (here and {"driver", "servers"} <= given.keys()) or (
+        (given["driver"], given["servers"]) in SHORT
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -128,7 +129,7 @@ async def hold(
     try:
         lease = await to_its_end(leases.take(part, kind, owner, session))
     except asyncio.CancelledError:  # it may have got it
-        await release(leases, leases.give_up(owner, kind, [part]), session)
+        await release(leases, partial(leases.give_up, owner, kind, [part]), session)
         raise
     if lease is None:
         if session is not None:
@@ -138,7 +139,7 @@ async def hold(
     try:
         return await work(lease)
     finally:
-        await release(leases, leases.release([lease]), session)
+        await release(leases, partial(leases.release, [lease]), session)
 
 
 async def while_renewed(
@@ -205,13 +206,13 @@ async def to_its_end(call: Coroutine[Any, Any, T]) -> T:
 
 
 async def release(
-    leases: Leases, giving: Coroutine[Any, Any, None], session: Session | None
+    leases: Leases, giving: Callable[[], Awaitable[None]], session: Session | None
 ) -> None:
     """Give leases back, if that can be done at once; they end by themselves otherwise.
 
     Args:
         leases: What they are of.
-        giving: Gives them back.
+        giving: Gives them back; it is not called if there is no time to begin.
         session: What their transactions were in, if there were any.
     """
     with anyio.move_on_after(_RELEASE_SECONDS, shield=True):
@@ -223,11 +224,11 @@ async def release(
 
 
 async def _give_back(
-    leases: Leases, giving: Coroutine[Any, Any, None], session: Session | None
+    leases: Leases, giving: Callable[[], Awaitable[None]], session: Session | None
 ) -> None:
     with under_way_of(leases.client).end():
         try:
-            await giving
+            await giving()
         finally:
             if session is not None:
                 await leases.retire(session)

@@ -117,7 +117,7 @@ class Rebuild:
             )
         finally:
             parts = range(self.settings.parts)
-            giving = self.settings.leases.give_up(self._owner, LeaseKind.REBUILD, parts)
+            giving = partial(self.settings.leases.give_up, self._owner, LeaseKind.REBUILD, parts)
             await release(self.settings.leases, giving, session)
 
     async def _work(self, session: Session) -> Progress | None:

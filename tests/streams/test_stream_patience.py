@@ -93,11 +93,12 @@ async def write_for_two_leases(documents, aggregator) -> None:
         seen |= {record.get("expires") for record in await records.find(query).to_list(None)}
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.01])  # with none, giving back never begins
 async def test_a_session_that_was_not_given_back(
-    monkeypatch, replica_set, slow, aggregator, documents, following
+    monkeypatch, replica_set, slow, aggregator, documents, following, seconds
 ):
     """A session that the record names is nobody else's: a takeover would end what is done in it."""
-    monkeypatch.setattr(_holding, "_RELEASE_SECONDS", 0.01)
+    monkeypatch.setattr(_holding, "_RELEASE_SECONDS", seconds)
     await aggregator.rebuild()
     worker = following(slow)
     records = documents.database["aioretry.leases"]

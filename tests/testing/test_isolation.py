@@ -43,7 +43,12 @@ async def test_an_isolated_primary(parted: ReplicaSet) -> None:
 
         async with AsyncRetryClient(parted.uri) as client:
             found = await client.isolated.primary.find().to_list()
-            assert {member.port for member in parted.members} == {port for _, port in client.nodes}
+
+            async def knows_all() -> bool:
+                ports = {port for _, port in client.nodes}
+                return ports == {member.port for member in parted.members}
+
+            await until(knows_all)
         assert [{"_id": "of a majority"}] == found
 
 

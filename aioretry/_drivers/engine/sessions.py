@@ -15,7 +15,7 @@ from pymongo.read_preferences import ReadPreference
 
 from aioretry._drivers.engine.calls import ClientCalls
 from aioretry._drivers.engine.ending import SessionEnding
-from aioretry._drivers.engine.transactions import tell_times, twin
+from aioretry._drivers.engine.transactions import router_of, tell_times, twin
 from aioretry._drivers.port import Address
 
 
@@ -164,11 +164,11 @@ class TransactionSession(UserSession):
         """Have all that comes in the transaction go to a router."""
         transaction = self._session._transaction
         transaction.sharded, transaction.pinned_address = True, address
-        transaction.router = address
 
     def unpin(self) -> None:
         """Have what comes next go to any."""
-        self._session._transaction.pinned_address = None
+        transaction = self._session._transaction
+        transaction.router, transaction.pinned_address = router_of(transaction), None
 
     def begin_sending(self) -> None:
         """Begin the transaction at the server, if it has not begun."""

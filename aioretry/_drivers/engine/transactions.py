@@ -134,10 +134,12 @@ class _Beginning(_Guarded):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session: Any = self._session()
-        if session is not None and session._is_spent:
-            session._is_spent = False
-            if session._server_session is not None:
-                session._server_session = like(session)._server_session
+        if session is not None:
+            session._transaction.router = None
+            if session._is_spent:
+                session._is_spent = False
+                if session._server_session is not None:
+                    session._server_session = like(session)._server_session
         return super().__call__(*args, **kwargs)
 
 
@@ -232,6 +234,11 @@ def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
     transaction.reset = _Beginning(session, transaction, type(transaction).reset, runs)
 
 
+def router_of(transaction: Any) -> Any:
+    """Return the router that a transaction of PyMongo's is pinned to, or was before; or None."""
+    return transaction.pinned_address or getattr(transaction, "router", None)
+
+
 def twin(session: Any) -> Any:
     """Return a session of PyMongo's that has another one's server session and transaction.
 
@@ -244,7 +251,7 @@ def twin(session: Any) -> Any:
     new._transaction = copied = type(own)(own.opts, session.client)
     copied.sharded, copied.pinned_address = own.sharded, own.pinned_address
     copied.recovery_token = own.recovery_token
-    copied.router = getattr(own, "router", None)
+    copied.router = router_of(own)
     copied.state = own.state
     number = getattr(new._server_session, "transaction_id", None)
     if number is not None:
@@ -299,7 +306,7 @@ class EngineSessionCalls(ABC):
             options.write_concern,
             options.max_commit_time_ms,
             transaction.recovery_token,
-            getattr(transaction, "router", None),
+            router_of(transaction),
         )
 
     def begin_commit(self, session: Any) -> Any:

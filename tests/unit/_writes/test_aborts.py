@@ -213,12 +213,17 @@ class TestRouters:
         await abort(session, None, runs_again=True)
         assert "taken" not in driver.log
 
-    async def test_while_it_is_away(self, session, driver):
+    async def test_while_it_is_away(self, session, driver, monkeypatch):
         """No other one is asked in its place, as those can't abort it."""
         driver.addresses = [OTHER]
         driver.answers = [gone()]
         await abort(session, None)
-        await asyncio.sleep(0.02)  # in which it looks
+        looks = []
+        view = driver.view
+        monkeypatch.setattr(driver, "view", lambda: looks.append(None) or view())
+        async with asyncio.timeout(10):
+            while len(looks) < 3:
+                await asyncio.sleep(0.001)
         assert [OTHER] == driver.asked
         driver.addresses = [OTHER, ADDRESS]
         await is_discarded(driver, "over")

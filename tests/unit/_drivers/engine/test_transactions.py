@@ -13,6 +13,7 @@ from aioretry._drivers.engine.transactions import (
     Air,
     EngineSessionCalls,
     keep_apart,
+    router_of,
 )
 from aioretry._drivers.transaction_runs import Runs
 
@@ -149,3 +150,20 @@ class TestGoingOn:
         )
         with pytest.raises(ConfigurationError, match="Sessions are not supported"):
             session._apply_to({"update": "things"}, False, ReadPreference.PRIMARY, given)
+
+
+def test_the_router_of_the_transaction_before():
+    """It knows nothing of the next one, whoever began that."""
+    with MongoClient(connect=False) as client, client.start_session() as session:
+        keep_apart(session, Runs())
+        session.start_transaction()
+        transaction = session._transaction
+        transaction.pinned_address = "a", 1
+        transaction.router, transaction.pinned_address = router_of(transaction), None
+        assert ("a", 1) == router_of(transaction)
+        session.abort_transaction()
+        session.start_transaction()
+        assert router_of(transaction) is None
+        transaction.pinned_address = "b", 1  # by PyMongo itself
+        assert ("b", 1) == router_of(transaction)
+        session.abort_transaction()

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from aioretry.testing._ports import HOST, free_port
+from aioretry.testing._ports import HOST, ReservedPort
 
 _PORT_TRIES: Final = 5
 _BACKLOG: Final = 128
@@ -65,7 +65,12 @@ class Listener:
 def _listen() -> socket.socket:
     for _ in range(_PORT_TRIES - 1):
         try:
-            return socket.create_server((HOST, free_port()), backlog=_BACKLOG)
+            return _listen_once()
         except OSError:
             continue  # somebody was quicker
-    return socket.create_server((HOST, free_port()), backlog=_BACKLOG)
+    return _listen_once()
+
+
+def _listen_once() -> socket.socket:
+    with contextlib.closing(ReservedPort()) as port:
+        return socket.create_server((HOST, port.number), backlog=_BACKLOG)

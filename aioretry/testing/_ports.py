@@ -1,6 +1,5 @@
 """Choosing loopback ports that nobody else gets."""
 
-import contextlib
 import random
 import socket
 import sys
@@ -39,19 +38,6 @@ class ReservedPort:
     def close(self) -> None:
         """Leave it to others; fine to repeat."""
         self._socket.close()
-
-
-def free_port() -> int:
-    """Choose a port of the loopback address that nobody has at the moment.
-
-    Returns:
-        A number between 20000 and 32000.
-
-    Raises:
-        OSError: none was found.
-    """
-    with contextlib.closing(ReservedPort()) as port:
-        return port.number
 
 
 def _bind() -> socket.socket:

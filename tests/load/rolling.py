@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +12,7 @@ from typing import Self
 
 import aiohttp
 
-from aioretry.testing._ports import free_port
+from aioretry.testing._ports import ReservedPort
 from tests.examples.services import PATIENCE, STOPPED, Process, answers
 from tests.load.run import Side, service
 from tests.load.shoppers import Told
@@ -84,7 +84,7 @@ class Fleet:
 
     async def start(self) -> Instance:
         """Start an instance; it may not be ready yet."""
-        port = free_port()
+        port = self._stack.enter_context(closing(ReservedPort())).number
         process = await self._stack.enter_async_context(self._start(port))
         instance = Instance(f"http://127.0.0.1:{port}", process)
         self.instances.append(instance)

@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import aiohttp
 from pymongo import MongoClient
 
 from aioretry.testing import ReplicaSet
-from aioretry.testing._ports import free_port
+from aioretry.testing._ports import ReservedPort
 from tests.examples.services import PATIENCE, Process, answers, running
 from tests.load.accounting import (
     Books,
@@ -108,7 +108,10 @@ async def run(side: Side, options: Options, say: Say) -> Result:
     """
     async with ReplicaSet(version=options.server) as servers:
         async with AsyncExitStack() as stack:
-            ports = [free_port() for _ in range(options.processes)]
+            ports = [
+                stack.enter_context(closing(ReservedPort())).number
+                for _ in range(options.processes)
+            ]
             started = [
                 await stack.enter_async_context(service(side, options.folder, servers.uri, port))
                 for port in ports

@@ -2,12 +2,12 @@
 
 import asyncio
 import uuid
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 
 import httpx
 import pytest
 
-from aioretry.testing._ports import free_port
+from aioretry.testing._ports import ReservedPort
 from tests.services.processes import answers, process
 
 # What a client repeats with the same key; so it does where it gets no answer.
@@ -47,10 +47,10 @@ class Customer:
 async def services(replica_set, plain):
     """Clients of two processes of the shop."""
     plain.drop_database("shop")
-    ports = [free_port() for _ in range(2)]
     environment = {"MONGODB_URI": replica_set.uri, "SHOP_SECRET": "0123456789abcdef"}
     async with AsyncExitStack() as stack:
         with ExitStack() as processes:
+            ports = [processes.enter_context(closing(ReservedPort())).number for _ in range(2)]
             for port in ports:
                 arguments = ("examples.shop.app:app", "--port", str(port), "--log-level", "warning")
                 processes.enter_context(process("-m", "uvicorn", *arguments, **environment))

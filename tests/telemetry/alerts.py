@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from pymongo.errors import PyMongoError
 from aioretry import RetryClient, deadline
 from aioretry.telemetry.prometheus import PrometheusHook
 from aioretry.testing import ReplicaSet
-from aioretry.testing._ports import free_port
+from aioretry.testing._ports import ReservedPort
 from tests import svg
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grafana"
@@ -134,7 +134,8 @@ async def prometheus(target: str) -> AsyncIterator[Prometheus]:
             "scrape_configs": [{"job_name": "shop", "static_configs": [{"targets": [target]}]}],
         }
         (folder / "prometheus.yml").write_text(json.dumps(config), encoding="utf-8")  # is YAML
-        address = f"127.0.0.1:{free_port()}"
+        port = stack.enter_context(closing(ReservedPort())).number
+        address = f"127.0.0.1:{port}"
         process = await asyncio.create_subprocess_exec(
             PROMETHEUS,
             f"--config.file={folder / 'prometheus.yml'}",
@@ -275,7 +276,7 @@ async def play(say: Callable[[str], None]) -> Run:
             RetryClient(servers.uri, hooks=[hook], maxPoolSize=2, waitQueueTimeoutMS=1500)
         )
         hook.observe(small)  # in the gauges of both, its few connections would be lost
-        port = free_port()
+        port = stack.enter_context(closing(ReservedPort())).number
         web, thread = start_http_server(port, "127.0.0.1", registry)
         stack.callback(thread.join)
         stack.callback(web.server_close)

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from aioretry.testing import Mongod, MongodStartError, ReplicaSet, Standalone, _ports, _server
-from aioretry.testing._ports import ReservedPort, free_port
+from aioretry.testing._ports import ReservedPort
 from aioretry.testing._processes import KeeperError
 
 RUNNER = """
@@ -133,10 +134,11 @@ async def test_port_of_a_dead_server(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_ports, "_LAST", port)
         await deployment.kill(deployment.member)
         with pytest.raises(OSError, match="no free port"):
-            free_port()
+            ReservedPort()
         await deployment.restart(deployment.member)
 
-    assert port == free_port()
+    with closing(ReservedPort()) as free:
+        assert port == free.number
 
 
 def test_close_twice() -> None:

@@ -11,12 +11,13 @@ from datetime import UTC, datetime
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome, RetryClient, RetryMotorCollection, deadline, outcome_of, resolve
+from aioretry import Outcome, deadline, outcome_of, resolve
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection
 
 DURABLE = WriteConcern(w="majority", j=True)
 
 
-async def count_one(events: RetryMotorCollection, day: str) -> Outcome | None:
+async def count_one(events: AsyncRetryCollection, day: str) -> Outcome | None:
     try:
         async with deadline(20.0):
             await events.update_one({"_id": day}, {"$inc": {"counter": 1}}, upsert=True)
@@ -35,14 +36,14 @@ async def find_out(doubt: PyMongoError) -> Outcome | None:
     return Outcome.APPLIED
 
 
-async def counted(events: RetryMotorCollection, day: str) -> int:
+async def counted(events: AsyncRetryCollection, day: str) -> int:
     document = await events.find_one({"_id": day})
     return 0 if document is None else document["counter"]
 
 
 async def main(uri: str, number: int) -> None:
     day = datetime.now(UTC).date().isoformat()
-    async with RetryClient(uri) as client:
+    async with AsyncRetryClient(uri) as client:
         events = client.aioretry_examples.get_collection("events", write_concern=DURABLE)
         before = await counted(events, day)
         outcomes = Counter(await asyncio.gather(*(count_one(events, day) for _ in range(number))))

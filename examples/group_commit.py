@@ -12,12 +12,13 @@ from time import perf_counter
 from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from aioretry import Outcome, RetryClient, RetryMotorCollection, deadline, outcome_of
+from aioretry import Outcome, deadline, outcome_of
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection
 
 DURABLE = WriteConcern(w="majority", j=True)
 
 
-async def take(events: RetryMotorCollection, event: dict[str, object]) -> Outcome | None:
+async def take(events: AsyncRetryCollection, event: dict[str, object]) -> Outcome | None:
     try:
         async with deadline(20.0):
             await events.insert_one(event)
@@ -28,7 +29,7 @@ async def take(events: RetryMotorCollection, event: dict[str, object]) -> Outcom
 
 async def main(uri: str, number: int) -> None:
     run = uuid.uuid4().hex
-    async with RetryClient(uri) as client:
+    async with AsyncRetryClient(uri) as client:
         stored = client.aioretry_examples.get_collection("log", write_concern=DURABLE)
         events = stored.coalesced()
         started = perf_counter()

@@ -10,14 +10,14 @@ import uuid
 
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient, RetryMotorCollection
 from aioretry.idempotent import IdempotencyConflict, Keys
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection
 
 DURABLE = WriteConcern(w="majority", j=True)
 
 
 async def take(
-    orders: RetryMotorCollection, keys: Keys, request: str, item: str, *, durable: bool
+    orders: AsyncRetryCollection, keys: Keys, request: str, item: str, *, durable: bool
 ) -> int:
     async with orders.operation(timeout=30.0, key=keys(request, durable=durable)) as op:
         await op.insert_one({"request": request, "item": item})
@@ -32,7 +32,7 @@ async def main(uri: str, number: int) -> None:
     run = uuid.uuid4().hex
     # A service reads it from where it keeps its secrets: all of its processes need the same.
     secret = secrets.token_bytes(32)
-    async with RetryClient(uri) as client, Keys(secret, "examples") as keys:
+    async with AsyncRetryClient(uri) as client, Keys(secret, "examples") as keys:
         for durable in (False, True):
             name = f"orders_{run}_{'durable' if durable else 'native'}"
             orders = client.aioretry_examples.get_collection(name, write_concern=DURABLE)

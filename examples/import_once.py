@@ -9,13 +9,13 @@ from collections import Counter
 
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient, RetryMotorCollection
 from aioretry.idempotent import InsertConflict, insert_once
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection
 
 DURABLE = WriteConcern(w="majority", j=True)
 
 
-async def take(events: RetryMotorCollection, event: dict[str, object]) -> str:
+async def take(events: AsyncRetryCollection, event: dict[str, object]) -> str:
     try:
         result = await insert_once(events, event, timeout=20.0)
     except InsertConflict:  # the same number, and another content
@@ -24,7 +24,7 @@ async def take(events: RetryMotorCollection, event: dict[str, object]) -> str:
 
 
 async def main(uri: str, name: str, number: int) -> None:
-    async with RetryClient(uri) as client:
+    async with AsyncRetryClient(uri) as client:
         events = client.aioretry_examples.get_collection(name, write_concern=DURABLE)
         # The number of an event is its _id.
         received = [{"_id": n, "kind": "login"} for n in range(number)]

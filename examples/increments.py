@@ -10,8 +10,9 @@ import uuid
 from bson import ObjectId
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryClient, deadline
+from aioretry import deadline
 from aioretry.idempotent import PendingUpdates
+from aioretry.pymongo import AsyncRetryClient
 
 SOLD_ONE = {"$inc": {"sold": 1}}
 
@@ -27,7 +28,7 @@ async def sell(updates: PendingUpdates, item: str, token: ObjectId, patience: fl
 async def main(uri: str, number: int) -> None:
     item = uuid.uuid4().hex
     tokens = [ObjectId() for _ in range(number)]
-    async with RetryClient(uri) as client:
+    async with AsyncRetryClient(uri) as client:
         stock = client.aioretry_examples.stock
         updates = PendingUpdates(stock, max_pending=number)
         await updates.create_index()

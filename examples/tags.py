@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient, RetryMotorCollection
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection
 from aioretry.streams import NO_WATERMARKS, Aggregator, Change, ChangeStreamSource
 
 
@@ -20,13 +20,13 @@ def by_tag(change: Change) -> Iterator[tuple[str, dict[str, int]]]:
                 yield tag, {"animals": sign}
 
 
-async def show(what: str, tags: RetryMotorCollection) -> None:
+async def show(what: str, tags: AsyncRetryCollection) -> None:
     found = await tags.find(NO_WATERMARKS).sort("_id").to_list(None)
     print(f"{what}: " + ", ".join(f"{tag['_id']} {tag['animals']}" for tag in found))
 
 
 async def main(uri: str) -> None:
-    async with RetryClient(uri) as client:
+    async with AsyncRetryClient(uri) as client:
         zoo = client.get_database("aioretry_examples", write_concern=WriteConcern("majority"))
         await zoo.animals.drop()
         await zoo.tags.drop()

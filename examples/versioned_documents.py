@@ -10,8 +10,8 @@ from typing import Any
 
 from pymongo.write_concern import WriteConcern
 
-from aioretry import RetryClient
 from aioretry.idempotent import VersionConflict, VersionedDocuments
+from aioretry.pymongo import AsyncRetryClient
 
 DURABLE = WriteConcern(w="majority", j=True)
 
@@ -33,7 +33,7 @@ async def sign(docs: VersionedDocuments, page: dict[str, Any], name: str) -> Non
 
 
 async def main(uri: str, number: int) -> None:
-    async with RetryClient(uri) as client:
+    async with AsyncRetryClient(uri) as client:
         pages = client.aioretry_examples.get_collection("pages", write_concern=DURABLE)
         docs = VersionedDocuments(pages, version_field="etag")
         draft = {"_id": uuid.uuid4().hex, "title": "", "editors": []}

@@ -18,7 +18,8 @@ from bson import ObjectId
 from pymongo import ASCENDING
 from pymongo.errors import PyMongoError
 
-from aioretry import RetryClient, RetryMotorCollection, deadline, outcome_of
+from aioretry import deadline, outcome_of
+from aioretry.pymongo import AsyncRetryClient, AsyncRetryCollection
 
 PAUSE = 0.5  # between looks at an empty collection, in seconds
 TAKES = 5  # how often a job is begun
@@ -29,7 +30,7 @@ log = logging.getLogger("worker")
 
 
 class Worker:
-    def __init__(self, jobs: RetryMotorCollection[Job], lease: float) -> None:
+    def __init__(self, jobs: AsyncRetryCollection[Job], lease: float) -> None:
         self._jobs = jobs
         self._lease = lease
 
@@ -102,7 +103,7 @@ async def wait(event: asyncio.Event, seconds: float) -> None:
 async def main(uri: str, at_once: int, lease: float) -> None:
     is_over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, is_over.set)
-    async with RetryClient(uri, w="majority", journal=True) as client:
+    async with AsyncRetryClient(uri, w="majority", journal=True) as client:
         jobs = client.get_default_database("aioretry_examples").jobs
         await jobs.create_index([("state", ASCENDING), ("free_from", ASCENDING)])
         worker = Worker(jobs, lease)

@@ -177,12 +177,13 @@ async def streams(page: Page) -> AsyncGenerator[str, None]:
     queue = client.zoo.get_collection("queue", write_concern=WriteConcern("majority"))
     page.give(queue=queue)
     yield "append("
-    async with await client.start_session() as session:
+    async with client.start_session() as session:
         await session.with_transaction(page.names["move"])
     assert 1 == await queue.count_documents({})
     await page.names["aggregator"].run(until_caught_up=True)
     found = await page.names["tags"].find(NO_WATERMARKS).sort("_id").to_list(None)
     assert [{"_id": "backyard", "count": 1}, {"_id": "dog", "count": 1}] == found
+    await client.close()
 
 
 async def task_queues(page: Page) -> AsyncGenerator[str, None]:

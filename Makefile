@@ -9,7 +9,8 @@ PYTEST := $(BIN)/python -m pytest --dist worksteal
 # A suite that starts thousands of processes should not compile the package in each of them.
 export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait most of the time: for elections, replies that are held, processes.
-AT_ONCE ?= 7
+# More workers have more servers, each of which takes a hundredth of a core to be idle.
+AT_ONCE ?= 5
 
 .PHONY: help demo quick test test-long test-all test-installed check pytest matrix \
 	bench bench-bulk bench-proxy bench-failovers bench-storms bench-streams load chaos simulate docs format clean
@@ -17,7 +18,9 @@ AT_ONCE ?= 7
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
 	@echo "make quick        lint, types and the tests that need no server (2 minutes)"
-	@echo "make test         lint, types and all tests, the long ones in a short form (12 minutes)"
+	@echo "make check        lint and types"
+	@echo "make test         the tests, some in a short form, some as a sample (12 minutes)"
+	@echo "make test-long    what is left out of that, and in full length what is shorter in it"
 	@echo "make test-all     lint, types and all tests in full length"
 	@echo "make test-installed  what needs no server, with the wheel in place of the checkout"
 	@echo "make matrix       every server version, PyMongo, Python and event loop (two hours)"
@@ -51,16 +54,15 @@ demo: $(FOR_DEMO)
 	$(BIN)/python -m aioretry demo $(ARGS)
 
 quick: check
-	$(PYTEST) -n 5 -m "not server and not more and not matrix" $(ARGS)
+	$(PYTEST) -n 5 -m "not server and not more and not slow and not matrix" $(ARGS)
 
-# Types need one core for a minute, which the tests leave them.
-test: $(STAMP)
-	@$(MAKE) --no-print-directory -j 2 check pytest
+test: pytest
 
 test-all: check
 	AIORETRY_FULL=1 $(PYTEST) -n $(AT_ONCE) $(ARGS)
 
 test-long: $(STAMP)
+	$(PYTEST) -n $(AT_ONCE) -m "slow and not long and not matrix" $(ARGS)
 	AIORETRY_FULL=1 $(PYTEST) -n $(AT_ONCE) -m "long and not matrix" $(ARGS)
 
 check: $(STAMP)
@@ -73,7 +75,7 @@ check: $(STAMP)
 		pyright --verifytypes aioretry --ignoreexternal
 
 pytest: $(STAMP)
-	$(PYTEST) -n $(AT_ONCE) $(ARGS)
+	$(PYTEST) -n $(AT_ONCE) -m "not slow and not matrix" $(ARGS)
 
 # The wheel, without the package of the checkout.
 test-installed: $(STAMP)
@@ -83,7 +85,7 @@ test-installed: $(STAMP)
 	build/venv/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	build/venv/bin/python -m pip install --quiet --group test --group services build/*.whl
 	cp -r tests examples docs *.md LICENSE Makefile pyproject.toml build/tests
-	cd build/tests && ../venv/bin/python -m pytest -n 5 -m "not server and not more and not matrix" $(ARGS)
+	cd build/tests && ../venv/bin/python -m pytest -n 5 -m "not server and not more and not slow and not matrix" $(ARGS)
 
 matrix: $(STAMP)
 	$(BIN)/python -m tests.matrix $(ARGS)

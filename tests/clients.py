@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import zlib
 from collections.abc import Generator, Mapping
 from typing import Any, Self
 
@@ -108,6 +109,8 @@ def chosen_client() -> type[Any]:
 def for_both(metafunc: pytest.Metafunc, sample: set[str]) -> None:
     """Test with both clients what is not about one of them: a sample, or all in full length.
 
+    PyMongo's own is slow (tests/plugins/samples.py), but for a third of the functions.
+
     Args:
         metafunc: Pytest's.
         sample: The names of modules and of functions.
@@ -119,4 +122,7 @@ def for_both(metafunc: pytest.Metafunc, sample: set[str]) -> None:
     names = {metafunc.module.__name__.rpartition(".")[2], metafunc.function.__name__}
     is_for_both = metafunc.definition.get_closest_marker("motor") is None
     if is_for_both and (FULL or names & sample):
-        metafunc.parametrize("client_class", [*CLIENTS], indirect=True)
+        name = f"{metafunc.module.__name__}.{metafunc.function.__name__}".encode()
+        slow = [] if zlib.crc32(name) % 3 == 0 else [pytest.mark.slow]
+        asyncio = pytest.param("asyncio", marks=slow)
+        metafunc.parametrize("client_class", ["motor", asyncio], indirect=True)

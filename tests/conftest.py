@@ -35,6 +35,7 @@ MAJORITY = WriteConcern(w="majority", j=True)
 
 pytest_plugins = [
     "tests.plugins.limits",
+    "tests.plugins.samples",
     "tests.plugins.servers",
     "tests.plugins.signals",
     "tests.plugins.sockets",

@@ -1,6 +1,7 @@
 """The house: imports point downwards, and one room alone knows the driver."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -155,10 +156,17 @@ def files() -> list[Path]:
     return [p for p in sorted(PACKAGE.rglob("*.py")) if room_of(p) not in BESIDE]
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """What a file consists of."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
 def imports_of(path: Path) -> set[str]:
     """The modules that a file imports, in full."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -247,7 +255,7 @@ def test_private_names_of_others_are_left_alone(path):
     }
     foreign = [
         f"{node.lineno}: {ast.unparse(node)}"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute)
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
@@ -267,8 +275,8 @@ PURE = [
 @pytest.mark.parametrize("path", PURE, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_what_is_pure(path):
     """What builds commands, reads replies and judges awaits nothing and reads no clock."""
-    tree = ast.parse(path.read_text())
-    assert not [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef | ast.Await)]
+    awaiting = ast.AsyncFunctionDef | ast.Await
+    assert not [node for node in nodes_of(path) if isinstance(node, awaiting)]
     assert not {"time", "asyncio", "anyio", "threading"} & imports_of(path)
 
 
@@ -307,7 +315,7 @@ def test_functions_are_short():
     """No function has more than 50 lines of code, its signature and docstring apart."""
     long = []
     for path in files():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body
                 if ast.get_docstring(node):
@@ -357,7 +365,7 @@ def test_what_outlives_its_caller_is_detached(path):
     name = str(path.relative_to(PACKAGE).with_suffix(""))
     calls = [
         node
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     ]
     started = {

@@ -16,6 +16,7 @@ PAGE = ROOT / "docs" / "test-your-own-service.md"
 
 OUTPUT = re.compile(r"^<!-- output -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
+LONG = {"frameworks.md", "testing.md"}
 FIXTURE = re.compile(r"^@pytest\.fixture.*\n(?:async )?def (\w+)", re.MULTILINE)
 SECONDS = re.compile(r"\d+\.\d+ s\b")
 
@@ -61,6 +62,7 @@ class TestYourService:
         assert 0 == result.returncode, result.stdout + result.stderr
         assert " 7 passed in " in result.stdout
 
+    @pytest.mark.slow
     def test_finds_the_bug(self, run):
         """The tests that lose answers fail for the blind retry, and say so as on the page."""
         # An election may double a vote, or may not.
@@ -159,7 +161,11 @@ def test_tags(shared_set, server_version):
 
 @pytest.mark.parametrize(
     "document",
-    [document for document in DOCUMENTS if blocks_for_pytest(document)],
+    [
+        pytest.param(document, marks=[pytest.mark.slow] if document.name in LONG else [])
+        for document in DOCUMENTS
+        if blocks_for_pytest(document)
+    ],
     ids=lambda document: document.name,
 )
 @pytest.mark.server

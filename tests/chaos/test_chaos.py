@@ -500,6 +500,7 @@ def test_the_command_line():
     assert (given.client, parse(["--client", "asyncio"]).client) == ("motor", "asyncio")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [OURS, ASYNCIO] if FULL else [OURS], ids=lambda side: side.name)
 @pytest.mark.long
 @pytest.mark.server

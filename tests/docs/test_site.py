@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "html"
 
 
+@pytest.mark.slow
 def test_site(site: Path):
     """It has an entry for each public name, and loads nothing from another host.
 

@@ -61,6 +61,7 @@ def test_passes(run):
     assert VARIES.sub("", shown) in VARIES.sub("", result.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_fails_with_a_loop(run):
     """The loop around the write is found out, with the words of the page."""

@@ -32,6 +32,7 @@ async def points_after_lost_replies(web, replica_set, stored_database) -> int:
     return (await web.get(path))["points"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_members")
 async def test_before_doubles(start, replica_set, stored_database):
     """Two lost replies and one blind retry make two points of one; a failover can add to them."""

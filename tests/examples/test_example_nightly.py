@@ -45,6 +45,7 @@ def judge(database):
     assert ACCOUNTS == len(database.interest.distinct("account"))
 
 
+@pytest.mark.slow
 async def test_by_three(accounts, job):
     """Who starts it at the same time, or once more, does nothing twice."""
     async with job() as one, job() as two, job() as three:
@@ -56,6 +57,7 @@ async def test_by_three(accounts, job):
     judge(accounts)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.long
 @pytest.mark.usefixtures("short_transactions")
 @pytest.mark.parametrize("applied", [False, True])

@@ -36,6 +36,7 @@ async def result_of(job, worker):
         raise AssertionError(worker.log) from None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.long
 @pytest.mark.usefixtures("short_transactions")
 @pytest.mark.parametrize("applied", [False, True])

@@ -16,6 +16,7 @@ JOBS = 600
 AT_ONCE = 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_members")
 async def test_each_job_once(uri, replica_set, stored_database, tmp_path):
     """Each job is done, and recorded once; only those of the killed worker were taken again."""

@@ -52,6 +52,7 @@ async def test_next_batches(servers, things, seen):
             assert 200 == len(await things.find(batch_size=100).to_list(None))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("three_members")
 async def test_failover(replica_set, driver, name, plain):
     """Finds outlive a kill of the primary."""

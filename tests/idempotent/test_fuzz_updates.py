@@ -114,6 +114,7 @@ EXAMPLES = settings(
 )
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(document=DOCUMENTS, pipeline=PIPELINES)
 def test_pipelines(collection, document, pipeline):
@@ -137,6 +138,7 @@ def test_operators(collection, document, update, filter, e, f):
     check(collection, document, UpdateMany(filter, update, array_filters=array_filters))
 
 
+@pytest.mark.slow
 @EXAMPLES
 @given(
     document=st.one_of(DOCUMENTS, ARRAYS),

@@ -88,6 +88,7 @@ class TestCutOff:
 
 
 class TestServersGone:
+    @pytest.mark.sample(3)
     @pytest.mark.usefixtures("three_members")
     async def test_failover(self, replica_set, driver, name, plain):
         """Inserts outlive a kill of the primary."""

@@ -51,6 +51,7 @@ async def test_every_lost_reply(replica_set, prepared, plain, durable, client_cl
     assert await at_each_lost_reply(replica_set, run) >= 7
 
 
+@pytest.mark.sample(2)
 @KINDS
 async def test_every_kill(replica_set, short_transactions, prepared, plain, durable, client_class):
     """Wherever a process dies, the next one with the same key brings the writes to their end."""
@@ -72,6 +73,7 @@ async def test_every_kill(replica_set, short_transactions, prepared, plain, dura
     assert killed >= 12
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_members")
 @KINDS
 async def test_ten_processes_through_a_failover(replica_set, prepared, plain, durable):

@@ -166,6 +166,7 @@ class TestCutOff:
 
 
 class TestServersGone:
+    @pytest.mark.sample(3)
     async def test_killed_in_the_middle(self, standalone, driver, name):
         """A server that is killed during an update, and restarted, ends with all of it."""
         async with collection_of(driver, standalone.uri, name) as things:

@@ -106,6 +106,7 @@ class TestLostReplies:
 
 
 class TestKills:
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("own_token", [False, True])
     async def test_of_an_update(self, servers, name, own_token):
         """Wherever the process is killed, the clean-up makes it once or never."""
@@ -137,6 +138,7 @@ class TestKills:
         assert {1} == {document["n"] for document in documents.values()}
         assert not [document for document in documents.values() if tokens_in(document)]
 
+    @pytest.mark.sample(2)
     async def test_of_a_clean_up(self, servers, name):
         """Wherever a clean-up is killed, the next one brings it to its end."""
         async with opened(servers.uri, name) as updates:

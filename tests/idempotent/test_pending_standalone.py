@@ -59,6 +59,7 @@ class Writing:
             await self.changed.wait_for(lambda: self.applied.total() >= goal)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "timeout"),

@@ -56,6 +56,7 @@ async def saves(docs, stored, id, count, tell):
 @pytest.mark.long
 @pytest.mark.timeout(300)
 class TestManyWriters:
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("driver", DRIVERS)
     @pytest.mark.parametrize("number", [1, 5])
     async def test_no_save_is_lost(self, replica_set, collection, stored, driver, number):

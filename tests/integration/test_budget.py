@@ -163,6 +163,7 @@ async def warm(replica_set, client, collection):
     return collection
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at_once", AT_ONCE)
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_write_takes_no_more(warm, name, at_once):
@@ -181,6 +182,7 @@ async def test_a_write_takes_no_more(warm, name, at_once):
     assert thread_counts(warm.database.client).queued == 0
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_write_leaves_nothing_behind(warm, name):
     """Memory does not grow with the number of writes."""

@@ -235,6 +235,7 @@ class TestExactlyOnce:
         outcomes = partial_result_of(caught.value).outcomes
         assert {3, 7} == {index for index, one in enumerate(outcomes) if one is not APPLIED}
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("three_members")
     async def test_many_at_once_through_a_failover(self, replica_set, collection, stored):
         """Of many bulk operations through a kill -9 and a step-down, none loses or doubles
@@ -619,6 +620,7 @@ class TestWhoLooks:
         assert [{"_id": number, "n": 1} for number in range(5)] == found_in(stored)
 
 
+@pytest.mark.slow
 async def test_memory_is_bounded_by_the_batch(replica_set, collection):
     """300,000 documents of a generator need hardly more memory than 100,000, one command's."""
     one = await peak_memory(replica_set.uri, collection.name, 100_000)

@@ -149,6 +149,7 @@ async def end_of(dice, bulk):
         return exc
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(6))
 async def test_outcomes_are_true(seed):
     """Whatever happens: applied is once, not applied is never, unknown is once at most."""

@@ -353,6 +353,7 @@ assert time.monotonic() - started < 30
 """
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("what", ["insert", "find"])
 @pytest.mark.parametrize("way", ["cancelled", "gathered", "left to asyncio.run"])
 async def test_the_loop_ends_at_once(replica_set, collection, run_script, way, what):

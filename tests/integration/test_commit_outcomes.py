@@ -192,6 +192,7 @@ class TestFailovers:
             assert NOT_APPLIED is outcome_of(caught.value)
         assert (drop == "drop_reply") == counter(stored)
 
+    @pytest.mark.sample(4)
     @pytest.mark.parametrize("applied", [True, False])
     async def test_kill_in_the_commit(self, applied, replica_set, session, increment, stored):
         """The primary dies while it has the commit: whatever is told then is so."""

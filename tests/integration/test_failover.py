@@ -92,6 +92,7 @@ async def test_kills_and_step_downs(version):
     assert len(load.ledger.entries) > (2 * TIMES + 1) * WRITERS
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_isolated_primaries(version):

@@ -26,6 +26,7 @@ def parted() -> Iterator[ReplicaSet]:
         yield servers
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("concern", "name"),
     [(WriteConcern(1), "one"), (WriteConcern("majority", wtimeout=500), "majority")],

@@ -68,6 +68,7 @@ class TestClosing:
 
 
 class TestTheLoop:
+    @pytest.mark.sample(3)
     @pytest.mark.parametrize("when", ["inside", "after", "from a thread"])
     @pytest.mark.parametrize("hanging", ["", "hanging"])
     async def test_it_ends_with_writes_under_way(

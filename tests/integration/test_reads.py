@@ -111,6 +111,7 @@ async def ended(call):
         return type(exc), text
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("is_watched", [False, True])
 @pytest.mark.parametrize(
     "name",

@@ -221,6 +221,7 @@ class TestOutage:
             with anyio.fail_after(15):
                 await client.__aexit__(None, None, None)
 
+    @pytest.mark.slow
     async def test_waiting_costs_no_thread(self, headless, plain, client_class):
         """10,000 writes wait without threads, then all complete; reads go on meanwhile."""
         async with client_class(headless.uri, max_concurrent_attempts=16) as client:

@@ -9,7 +9,8 @@ from tests.lengths import FULL, in_full
 from tests.load.report import print_report
 from tests.load.run import ASYNCIO, ASYNCIO_OUTBOX, MOTOR, OURS, OUTBOX, Options, Side, run
 
-SIDES = [OURS, ASYNCIO, OUTBOX, ASYNCIO_OUTBOX, MOTOR] if FULL else [OURS, OUTBOX, MOTOR]
+OTHERS = [ASYNCIO, OUTBOX, ASYNCIO_OUTBOX, MOTOR] if FULL else [OUTBOX, MOTOR]
+SIDES = [OURS, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)]
 
 
 @pytest.mark.parametrize("side", SIDES, ids=lambda side: side.name)

@@ -58,6 +58,7 @@ class Reserving(Shopping):
         raise AssertionError(f"reservation {reservation} is still given back")
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.usefixtures("three_members")
 async def test_while_a_primary_is_killed(replica_set, tmp_path, plain, open_transactions):

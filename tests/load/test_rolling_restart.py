@@ -151,6 +151,7 @@ def orders(plain):
     return Told()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", SIDES, ids=lambda side: side.name)
 @pytest.mark.long
 async def test_while_a_primary_is_killed(
@@ -180,6 +181,7 @@ async def test_while_a_primary_is_killed(
         assert "Traceback" not in instance.process.log, instance.process.log
 
 
+@pytest.mark.slow
 async def test_requests_that_are_cut(orders, replica_set, tmp_path, plain, open_transactions):
     """A server that does not wait cuts requests; the drain ends what they have begun.
 

@@ -272,6 +272,7 @@ async def test_motors_client(replica_set, name):
 
 
 class TestLostReplies:
+    @pytest.mark.sample(3)
     @EACH_WRITE
     async def test_one_without_a_deadline(
         self, command, write, replica_set, client, name, contents
@@ -286,6 +287,7 @@ class TestLostReplies:
         assert (1, expected) == (lost.fired, result)
         assert before != contents(name) == contents(f"{name}_twin")
 
+    @pytest.mark.sample(3)
     @EACH_WRITE
     async def test_two_with_a_deadline(self, command, write, replica_set, client, name, contents):
         """Two lost replies: under a deadline, the data are as without them."""
@@ -393,6 +395,7 @@ async def play(me, turn):
     assert 1 == (await placed[0].delete()).deleted_count
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_members")
 async def test_failovers(client, name, through_failovers, stored):
     """Many tasks, a killed primary and a step-down: no error, and everything is there once."""

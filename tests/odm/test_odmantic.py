@@ -285,6 +285,7 @@ async def transact(engine, work):
             return
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_members")
 async def test_failovers(engine, through_failovers, stored):
     """Many tasks, a killed primary and a step-down: no error, and everything is there once."""

@@ -101,6 +101,7 @@ async def done(process):
     return process.returncode, said.decode(), complained.decode()
 
 
+@pytest.mark.slow
 async def test_from_an_order_to_its_mail(client, start, web):
     """Both follow, with the ids of their entries; what failed once is done again."""
     web.answers = {"Rex": [503], "Ida": [410]}

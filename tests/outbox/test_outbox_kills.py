@@ -33,6 +33,7 @@ async def check(stored, letters):
         assert of_key == sorted(of_key)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.timeout(300)  # each kill waits for a lease to end
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 async def test_each_kill(applied, replica_set, client, collection, stored, letters):

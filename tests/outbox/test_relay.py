@@ -52,6 +52,7 @@ async def test_without_keys(client, outbox, at_work):
     await emptied(outbox)
 
 
+@pytest.mark.slow
 async def test_not_more_at_once(outbox, add, at_work):
     """Than were asked for; others wait their turn."""
     inside, most = 0, 0

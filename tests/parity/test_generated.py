@@ -210,6 +210,7 @@ KNOWN = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["insert_many", "bulk_write"])
 @settings(ALWAYS, max_examples=EXAMPLES or in_full(150, otherwise=60))
@@ -219,6 +220,7 @@ async def test_bulk_operations(method, pair, stored, data):
     assert {} == await compare(pair, stored, data.draw(cases(method)))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("method", [*COMMANDS, "update_many", "delete_many"])
 @settings(ALWAYS, max_examples=EXAMPLES or 30)
 @given(data=st.data())

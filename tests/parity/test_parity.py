@@ -92,6 +92,7 @@ EACH_VALUE = [
 ]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(("method", "name", "value"), EACH_VALUE)
 async def test_each_value_of_each_argument(method, name, value, compare):
     """A good value has Motor's effect and a bad one is refused as Motor refuses it."""
@@ -442,6 +443,7 @@ WITH_OPTIONS = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("options", OPTIONS)
 async def test_collection_options(options, compare):
     """Write concern and codec options of a collection mean what they mean to Motor."""

@@ -360,6 +360,7 @@ async def ours(server: ReplicaSet, stored: MongoClient):
 # -- the tests -------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", CASES)
 async def test_as_motor(name, fault, motors, ours, server):

@@ -303,6 +303,7 @@ async def test_every_name_is_called(kind, sides):
     assert set(TABLES[kind]) == public(CLASSES[kind][0]) | own(getattr(motors, kind))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kind", "name"), [(k, n) for k, table in TABLES.items() for n in table])
 async def test_call(kind, name, sides):
     """A call gives the same kind of thing on both sides, and ours reaches no plain Motor object."""

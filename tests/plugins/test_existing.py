@@ -13,6 +13,7 @@ from tests.existing import VARIABLE
 TESTS = "tests/integration/test_commit_outcomes.py"
 
 
+@pytest.mark.slow
 @pytest.mark.server
 def test_what_needs_no_processes(tmp_path):
     """What clients and proxies can do is tested; what needs more is skipped, and says what."""

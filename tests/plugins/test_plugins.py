@@ -15,10 +15,15 @@ INI = """
     asyncio_default_fixture_loop_scope = function
     filterwarnings = error
     timeout = 120
+    markers =
+        sample(n)
+        server
+        slow
 """
 CONFTEST = """
     pytest_plugins = [
         "tests.plugins.limits",
+        "tests.plugins.samples",
         "tests.plugins.signals",
         "tests.plugins.sockets",
         "tests.plugins.times",
@@ -51,6 +56,7 @@ def is_gone(pid: int) -> bool:
 
 
 class TestLimits:
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("workers", [0, 1])
     def test_a_test_that_hangs(self, run, workers, tmp_path):
         """It fails with the stacks of threads and tasks, its processes are killed, others go on."""
@@ -83,6 +89,7 @@ class TestLimits:
         assert "child.wait" in result.stdout.str()
         assert is_gone(int(told.read_text()))
 
+    @pytest.mark.slow
     def test_a_test_that_can_not_be_ended(self, run):
         """Its process is ended, which is told, and another one makes the other tests."""
         result = run(
@@ -128,6 +135,7 @@ class TestLimits:
         result.stdout.fnmatch_lines(["*took more than 2 seconds*"])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("what", "told"),
     [
@@ -244,3 +252,25 @@ def test_times(run):
             "*1 passed*",
         ]
     )
+
+
+def test_samples(run):
+    """`make test` has one case of n, and half of many; the long run has the others."""
+    source = """
+        import pytest
+
+        @pytest.mark.sample(3)
+        @pytest.mark.parametrize("case", range(5))
+        def test_cases(case): pass
+
+        @pytest.mark.server
+        @pytest.mark.parametrize("case", range(7))
+        def test_many(case): pass
+
+        @pytest.mark.slow
+        def test_rare(): pass
+
+        def test_other(): pass
+    """
+    run(source, "-m", "not slow").assert_outcomes(passed=7, deselected=7)
+    run(source, "-m", "slow").assert_outcomes(passed=7, deselected=7)

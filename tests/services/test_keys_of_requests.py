@@ -72,6 +72,7 @@ class TestOnce:
         assert status == 201
         assert stored.count_documents({}) == 2
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("three_members")
     async def test_with_a_killed_primary(self, start, key, stored, scene, replica_set):
         """The same with the primary killed while the work is being done."""

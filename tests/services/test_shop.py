@@ -94,6 +94,7 @@ LAMPS = {"sku": "lamp", "quantity": 2}
 
 
 class TestOrders:
+    @pytest.mark.slow
     async def test_ten_at_once(self, customer, stocked, services, plain):
         """Ten requests with one key at two processes: one order, ten equal answers."""
         status, order = one_of(await customer.ten("/orders", LAMPS))
@@ -121,6 +122,7 @@ class TestOrders:
         assert (await services[0].get("/stock/lamp")).json()["quantity"] == 98
         assert plain.shop.orders.count_documents({}) == 1
 
+    @pytest.mark.slow
     async def test_sold_out(self, services, customer, stocked):
         """No order without stock; and once there is stock again, the same request gets one."""
         key = uuid.uuid4().hex
@@ -147,6 +149,7 @@ class TestOrders:
 
 
 class TestFailover:
+    @pytest.mark.slow
     @pytest.mark.usefixtures("three_members")
     async def test_orders_and_tickets(self, customer, stocked, services, plain, replica_set):
         """A primary is killed under load: each order and each ticket is there exactly once."""
@@ -165,6 +168,7 @@ class TestFailover:
         numbers = sorted(answer.json()["number"] for answer in tickets)
         assert numbers == list(range(1, 41))
 
+    @pytest.mark.slow
     async def test_ten_tickets_at_once(self, customer):
         """Ten requests with one key: one ticket, and the next key has the next one."""
         for number in 1, 2:

@@ -85,6 +85,7 @@ async def orders(url, answered, wanted):
                 wanted.set()
 
 
+@pytest.mark.sample(3)
 async def test_two_workers(service, stored):
     """Orders that are answered are there, with what was to be written later; others are not."""
     process, url, log = service

@@ -64,6 +64,7 @@ def test_runs(part):
     assert {} == findings(range(part * EACH, (part + 1) * EACH))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.long
 @pytest.mark.more
 @pytest.mark.timeout(900)
@@ -84,6 +85,7 @@ class TestReplaying:
         assert first.trace == second.trace
         assert first.counts == second.counts
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("seed", [7, 8])
     def test_in_another_process(self, seed):
         """However hashes are made there."""
@@ -299,6 +301,7 @@ class TestMistakes:
             assert [] == run.verdict().wrong
             assert comes_late == bool(run.set.belated)
 
+    @pytest.mark.slow
     def test_nothing_is_wrong_where_retries_wait_long_for_their_place(self):
         """They are not sent any more when it is free at last."""
         for routers in (None, 0.0):

@@ -23,8 +23,10 @@ DEPLOYMENTS = {
     "official_routers": "sharded",
     "official_standalone": "single",
 }
-# What these are about differs from one deployment to the other.
+# What these are about differs from one deployment to the other; others than the first are slow.
 EVERYWHERE = {"retryable-writes", "client-backpressure", "client-side-operations-timeout"}
+# Mostly about what the driver does by itself.
+SLOW = {"crud"}
 # The clients that are tested; stock ones test the runner. In the short form, all but the first one
 # are tested with these folders only.
 TESTED = os.environ.get(CLIENT_VARIABLE, "aioretry asyncio").split()
@@ -39,7 +41,13 @@ def cases() -> list[Any]:
         skip = pytest.mark.skip(reason=f"no official tests: {exc}")
         return [pytest.param("official_set", None, None, marks=skip)]
     return [
-        pytest.param(deployment, KINDS[kind], test, id=f"{deployment}-{kind}-{test}")
+        pytest.param(
+            deployment,
+            KINDS[kind],
+            test,
+            id=f"{deployment}-{kind}-{test}",
+            marks=[pytest.mark.slow] if is_slow(test, deployment) else [],
+        )
         for deployment in DEPLOYMENTS
         for kind in TESTED
         for test in tests
@@ -56,6 +64,12 @@ def where(test: OfficialTest, kind: str) -> list[str]:
         return []
     allowed = [name for name, topology in DEPLOYMENTS.items() if test.may_run_on(topology)]
     return (allowed or list(DEPLOYMENTS))[:1]
+
+
+def is_slow(test: OfficialTest, deployment: str) -> bool:
+    """Whether it is left to the long run."""
+    is_elsewhere = deployment != next(iter(DEPLOYMENTS))
+    return test.folder in SLOW or (test.folder in EVERYWHERE and is_elsewhere)
 
 
 @pytest.fixture(scope="module")

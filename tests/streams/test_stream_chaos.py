@@ -200,6 +200,7 @@ async def part_of(aggregator) -> PartStatus:
     return part
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_members")
 @pytest.mark.long
 @pytest.mark.timeout(SECONDS + ELECTION + CALM + 60)

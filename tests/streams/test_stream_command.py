@@ -110,6 +110,7 @@ async def test_what_others_have_built(replica_set, documents, aggregator, fresh,
     assert tags() == fresh()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["aggregator", "divided"])
 async def test_many_workers_rebuild_once(service, replica_set, documents, client, fresh, tags):
     """However many find out at once that only a rebuild helps, one does it."""

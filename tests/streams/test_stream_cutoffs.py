@@ -29,6 +29,7 @@ async def step(documents, aggregator):
     return step
 
 
+@pytest.mark.sample(4)
 @pytest.mark.timeout(300)  # each of some thirty kills waits for a lease to end
 @pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
 @either
@@ -46,6 +47,7 @@ async def test_each_kill(rebuilds, applied, replica_set, documents, aggregator, 
     assert kills >= 10
 
 
+@pytest.mark.sample(2)
 @either
 async def test_each_lost_reply(rebuilds, replica_set, documents, step, fresh, tags):
     """Whichever reply is lost, it goes on by itself, and each change is applied once."""

@@ -524,6 +524,7 @@ class TestTransactions:
 
 
 class TestManyWriters:
+    @pytest.mark.slow
     @pytest.mark.usefixtures("three_members")
     async def test_many_writers_through_a_kill(
         self, replica_set, collection, traced, provider, exporter, reader, stored

@@ -350,6 +350,7 @@ class Monitors(ServerHeartbeatListener, ConnectionPoolListener):
     connection_checked_out = connection_checked_in = _nothing
 
 
+@pytest.mark.slow
 async def test_healthy_monitors() -> None:
     """Through proxies without a fault monitors stream, none of them fails, no pool is cleared."""
     monitors = Monitors()

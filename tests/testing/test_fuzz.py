@@ -101,6 +101,7 @@ def everything(faults: Faults) -> list[Callable[[], object]]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(
     talk(REQUESTS),

@@ -26,6 +26,7 @@ async def parted(running: ReplicaSet) -> AsyncIterator[ReplicaSet]:
     await running.heal()
 
 
+@pytest.mark.slow
 async def test_an_isolated_primary(parted: ReplicaSet) -> None:
     """The others elect one, who takes writes; what it alone had is lost, as it is for real."""
     old = await parted.primary()

@@ -105,6 +105,7 @@ def test_what_fails_a_test(run) -> None:
     )
 
 
+@pytest.mark.slow
 def test_marker(run) -> None:
     """A marker says how many members and which version; what a test broke is whole for the next."""
     result = run(
@@ -142,6 +143,7 @@ def test_marker(run) -> None:
     result.stdout.fnmatch_lines_random(["PASSED *test_version?6.0x1?*"])
 
 
+@pytest.mark.slow
 def test_existing_deployment(run, monkeypatch, three_members: ReplicaSet) -> None:
     """A deployment that is there already is used, with faults; what it can't do is skipped."""
     addresses = ",".join(member.direct_address for member in three_members.members)
@@ -194,6 +196,7 @@ def test_nothing_starts_by_itself(run) -> None:
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_a_marker_with_a_mistake(run) -> None:
     """An argument that doesn't exist is named when tests are collected."""
     result = run(
@@ -209,6 +212,7 @@ def test_a_marker_with_a_mistake(run) -> None:
     result.stdout.fnmatch_lines(["*unexpected keyword argument 'member'*"])
 
 
+@pytest.mark.slow
 def test_the_last_test_breaks_a_server(run) -> None:
     """What the very last test leaves dead or frozen is ended with the rest."""
     result = run(
@@ -223,6 +227,7 @@ def test_the_last_test_breaks_a_server(run) -> None:
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_servers_that_are_broken_otherwise(run) -> None:
     """What a test does to a server past the kit is seen, and the next test has a whole set."""
     result = run(
@@ -252,6 +257,7 @@ def test_servers_that_are_broken_otherwise(run) -> None:
     result.assert_outcomes(passed=4)
 
 
+@pytest.mark.slow
 def test_fixtures_that_are_asked_for_at_run_time(run) -> None:
     """They are looked at too, at their own end."""
     result = run(
@@ -312,6 +318,7 @@ ORDINARY = """
 """
 
 
+@pytest.mark.slow
 def test_random_faults(run, pytester) -> None:
     """Each ordinary test meets a fault; what it broke is told, and happens again as told."""
     result = run(ORDINARY, "--aioretry-faults=7")
@@ -331,12 +338,14 @@ def test_random_faults(run, pytester) -> None:
     assert _told(again) == [line]
 
 
+@pytest.mark.slow
 def test_random_faults_in_several_processes(run) -> None:
     """The same faults meet the same tests, however they are spread."""
     alone, spread = (run(ORDINARY, "--aioretry-faults=3", *more) for more in ([], ["-n2"]))
     assert sorted(_told(alone)) == sorted(_told(spread)) != []
 
 
+@pytest.mark.slow
 def test_random_faults_without_a_test_to_break(run) -> None:
     """Where nothing can be broken, it is said so; a seed is a number."""
     result = run("def test_without_a_server(): pass", "--aioretry-faults=1")

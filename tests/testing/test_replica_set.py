@@ -158,6 +158,7 @@ async def test_rolling_restart(servers: ReplicaSet) -> None:
     assert 1 == (await new.command({"count": "c"}, database="rolling"))["n"]
 
 
+@pytest.mark.slow
 async def test_rolling_restart_with_an_election_in_it(servers: ReplicaSet, monkeypatch) -> None:
     """The primary may change while members are restarted."""
     cluster = servers._cluster

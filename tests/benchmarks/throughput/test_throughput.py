@@ -294,6 +294,7 @@ class TestFloor:
                 floor.write({"noSuchCommand": 1})
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -43,6 +43,10 @@ class Ineligible:
     """Nothing was tried: the server can't retry writes, and this was a retry."""
 
 
+Lane: TypeAlias = tuple[bool, Address | None]
+"""What attempts that wait have in common: whether they need a thread, and the one router they may
+go to."""
+
 Ending: TypeAlias = Replied | Failed | NoServer | Unprepared | Expired | Ineligible
 """How an attempt ended; where there is no room, it waits."""
 
@@ -141,6 +145,11 @@ class PendingAttempt:
 
         self._began = self.added_at
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def lane(self) -> Lane:
+        """With whom it waits for its turn."""
+        return self.may_block, self._execution.pinned
 
     @property
     def is_over(self) -> bool:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from pymongo.errors import InvalidOperation, WaitQueueTimeoutError
 
 from aioretry._drivers.port import Address, Failed, NoServer, TopologyView, Unprepared
-from aioretry._retry.attempt import PendingAttempt
+from aioretry._retry.attempt import Lane, PendingAttempt
 from aioretry._retry.budget import RetryBudget
 from aioretry._retry.lookout import Lookout
 
@@ -51,11 +51,8 @@ class PendingAttempts:
         self._size = size
         self._patience = patience
         self._under_way: dict[PendingAttempt, None] = {}
-        # In two lanes, so that who needs a thread holds up nobody else.
-        self._lanes: dict[bool, OrderedDict[PendingAttempt, contextvars.Context]] = {
-            False: OrderedDict(),
-            True: OrderedDict(),
-        }
+        # In lanes, so that who needs a thread, or a router of its own, holds up nobody else.
+        self._lanes: dict[Lane, OrderedDict[PendingAttempt, contextvars.Context]] = {}
         self._doubted: dict[PendingAttempt, float] = {}
         self._seen: object = None
         self._was_news = False
@@ -76,7 +73,7 @@ class PendingAttempts:
     @property
     def has_waiting(self) -> bool:
         """Whether anybody waits."""
-        return bool(self._lanes[False] or self._lanes[True])
+        return any(self._lanes.values())
 
     def at(self, address: Address) -> int:
         """Return how many attempts are under way at a server."""
@@ -88,16 +85,17 @@ class PendingAttempts:
         Raises:
             InvalidOperation: The client was closed.
         """
-        lane = self._lanes[attempt.may_block]
+        lane = self._lanes.get(attempt.lane)
         if lane or len(self._under_way) >= self._size or not self._start(attempt):
-            lane[attempt] = contextvars.copy_context()
+            self._lane_of(attempt)[attempt] = contextvars.copy_context()
             if not self._is_watching:
                 self._watch()
 
     def remove(self, attempt: PendingAttempt) -> None:
         """Let others have its place, or its place among those who wait for one."""
         self._under_way.pop(attempt, None)
-        self._lanes[attempt.may_block].pop(attempt, None)
+        for lane in self._lanes.values():
+            lane.pop(attempt, None)
         for one in self._sharing:
             if one.has_waiting:
                 self.pump()
@@ -119,16 +117,24 @@ class PendingAttempts:
     def pump_own(self) -> bool:
         """Let those who wait here try; return whether one has started."""
         has_started = False
-        for lane in [*self._lanes.values()]:
-            while lane and len(self._under_way) < self._size:
+        for name in [*self._lanes]:
+            # By its name each time: what starts may end at once, and have others pumped.
+            while (lane := self._lanes.get(name)) and len(self._under_way) < self._size:
                 attempt, context = lane.popitem(last=False)
-                if not context.run(self._start_late, attempt):
-                    self._put_first(attempt, context)
+                if context.run(self._start_late, attempt):
+                    has_started = True
+                    if name in self._lanes:  # the others go first the next time
+                        self._lanes[name] = self._lanes.pop(name)
+                    continue
+                self._put_first(attempt, context)
+                if attempt.lane == name:  # else its session was given a router meanwhile
                     break
-                has_started = True
-        if has_started:  # the other one goes first the next time, so that none takes all places
-            self._lanes = dict(reversed(self._lanes.items()))
+        for name in [name for name, lane in self._lanes.items() if not lane]:
+            del self._lanes[name]
         return has_started
+
+    def _lane_of(self, attempt: PendingAttempt) -> OrderedDict[PendingAttempt, contextvars.Context]:
+        return self._lanes.setdefault(attempt.lane, OrderedDict())
 
     def close(self, patience: float) -> None:
         """Give up what is not sent yet now, and the rest some seconds after the first call."""
@@ -139,7 +145,7 @@ class PendingAttempts:
             attempt.close(patience)
 
     def _put_first(self, attempt: PendingAttempt, context: contextvars.Context) -> None:
-        lane = self._lanes[attempt.may_block]
+        lane = self._lane_of(attempt)
         lane[attempt] = context
         lane.move_to_end(attempt, last=False)
 

@@ -30,6 +30,7 @@ _GRACE = 0.1  # in which a server that is well has aborted what is late
 _LATEST = 0.25  # after the deadline, as for attempts
 _PATIENCE = 60.0  # after so long a server gives a transaction up by itself
 _LOST_PATIENCE = 10.0  # in which a command whose connection is closed has arrived, or never will
+_AT_ONCE = 4  # tries at routers that were lost, which may take the places of others for seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 2.0
 
 
@@ -133,11 +134,10 @@ async def _abort_once(
     except (OperationFailure, ConnectionFailure):
         # What is wrong is the server's to find out (transactions, "abortTransaction"), but for what
         # was lost on its way: that may begin the transaction still, or leave it to one router.
-        may_begin = session._calls.may_arrive(session)
-        if not runs_again and (may_begin or (call is not None and call.is_unheard)):
-            abort_for_certain(session)
-            return
-        if may_begin:
+        is_unheard = call is not None and call.is_unheard
+        if is_unheard or session._calls.may_arrive(session):
+            if not runs_again:
+                abort_for_certain(session, is_unheard=is_unheard)
             return
     except BaseException as exc:
         session._calls.end_abort(transaction)
@@ -146,8 +146,14 @@ async def _abort_once(
     session._calls.end_abort(transaction)
 
 
-def abort_for_certain(session: TransactionalSession) -> asyncio.Future[None]:
+def abort_for_certain(
+    session: TransactionalSession, *, is_unheard: bool = False
+) -> asyncio.Future[None]:
     """Take a session's transaction, of which something may be under way, and have it aborted.
+
+    Args:
+        session: The user's session.
+        is_unheard: Whether another router than its own was asked before, and knows nothing of it.
 
     Returns:
         A future that is done after the first try; it never raises.
@@ -156,7 +162,7 @@ def abort_for_certain(session: TransactionalSession) -> asyncio.Future[None]:
         done = asyncio.get_running_loop().create_future()
         done.set_result(None)
         return done
-    aborting = Aborting(session)
+    aborting = Aborting(session, is_unheard=is_unheard)
     aborting.begin()
     return aborting.first
 
@@ -188,7 +194,12 @@ def leave_given_up(session: TransactionalSession) -> bool:
 
 
 def _begin(
-    session: TransactionalSession, own: Any, deadline: Deadline | None, within: Watch | None
+    session: TransactionalSession,
+    own: Any,
+    deadline: Deadline | None,
+    within: Watch | None,
+    *,
+    is_unheard: bool = False,
 ) -> AbortCall:
     calls, path = session._calls, session._write_path
     given, coordinator = calls.transaction_options(own), path.coordinator()
@@ -198,7 +209,7 @@ def _begin(
     watch = coordinator.watchers.watch(command.operation, command.namespace, within)
     call = AbortCall(coordinator, lease, deadline, watch)
     call.router = given.router
-    if own is not session and given.router is not None:
+    if is_unheard and given.router is not None:
         lease.pin(given.router)
     return call.execute(coordinator.ending(command, lease, deadline, Abort(options), watch))
 
@@ -208,14 +219,18 @@ class Aborting:
 
     Args:
         session: The user's session, which goes on without the transaction.
+        is_unheard: Whether only the router that knows the transaction can be of use. A router that
+            is asked for it may hang.
     """
 
-    def __init__(self, session: TransactionalSession) -> None:
+    def __init__(self, session: TransactionalSession, *, is_unheard: bool = False) -> None:
         self._session = session
         self._watch = session._watch.latest
         self._calls, self._path = session._calls, session._write_path
         self._own = self._calls.take_transaction(session)
-        self._router = self._calls.transaction_options(self._own).router
+        self._is_unheard = is_unheard
+        self.is_asking = False
+        self._patience = _PATIENCE
         self._loop = asyncio.get_running_loop()
         self._began = time.monotonic()
         self._is_over = False
@@ -237,36 +252,57 @@ class Aborting:
     async def _run(self) -> None:
         pause = _FIRST_PAUSE
         while True:
-            if not self._is_over and self._can_ask():
-                self._is_over = (
-                    not self._calls.has_begun_transaction(self._own) or await self._try()
-                )
+            if not self._is_over:
+                await self._ask()
             self._tell()
             if self._is_over and not self._calls.has_pending(self._own):
                 return
-            if time.monotonic() - self._began > _PATIENCE:
+            if time.monotonic() - self._began > self._patience:
                 return
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _can_ask(self) -> bool:
+    async def _ask(self) -> None:
+        """Try once, if there is something to abort, and somebody who can."""
+        if not self._calls.has_begun_transaction(self._own):
+            self._is_over = True
+        elif self._is_there():
+            self._patience = _PATIENCE
+            if not self._are_many():
+                self._is_over = await self._try()
+        elif self._is_unheard:  # a router that is gone for longer has forgotten it
+            self._patience = _LOST_PATIENCE
+
+    def _is_there(self) -> bool:
         servers = self._path.writable()
-        return bool(servers) if self._router is None else self._router in servers
+        if not self._is_unheard:
+            return bool(servers)
+        return self._calls.transaction_options(self._own).router in servers
+
+    def _are_many(self) -> bool:
+        asking = sum(each.is_asking for each in self._path.aborting)
+        return self._is_unheard and asking >= _AT_ONCE
 
     async def _try(self) -> bool:
         """Send an abort; return whether nothing can be in progress, nor begin, after it."""
         # The abort may come before the command that begins the transaction, which goes over another
         # connection, and which may be answered before the abort is.
         may_begin = self._may_begin()
-        call = _begin(self._session, self._own, Deadline.after(ABORT_TIMEOUT), self._watch)
+        limit = Deadline.after(ABORT_TIMEOUT)
+        is_unheard = self._is_unheard
+        call = _begin(self._session, self._own, limit, self._watch, is_unheard=is_unheard)
+        self.is_asking = is_unheard
         try:
             await call.as_part()
         except InvalidOperation:  # the client was closed
             raise
         except OperationFailure as exc:
-            return exc.code == NO_SUCH_TRANSACTION and not may_begin and not call.is_unheard
+            self._is_unheard = call.is_unheard
+            return exc.code == NO_SUCH_TRANSACTION and not may_begin and not self._is_unheard
         except PyMongoError:
             return False
+        finally:
+            self.is_asking = False
         return True
 
     def _may_begin(self) -> bool:

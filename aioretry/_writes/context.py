@@ -44,6 +44,9 @@ CLOSE_TIMEOUT = 2.0
 class Aborting(Protocol):
     """A transaction that is aborted until that is certain."""
 
+    is_asking: bool
+    """Whether it waits for the one router that knows the transaction."""
+
     def leave(self) -> None:
         """Do nothing more."""
         ...

@@ -168,7 +168,9 @@ class TransactionSession(UserSession):
     def unpin(self) -> None:
         """Have what comes next go to any."""
         transaction = self._session._transaction
-        transaction.router, transaction.pinned_address = router_of(transaction), None
+        if self.has_begun:
+            transaction.router = router_of(transaction)
+        transaction.pinned_address = None
 
     def begin_sending(self) -> None:
         """Begin the transaction at the server, if it has not begun."""

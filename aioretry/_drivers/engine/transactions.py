@@ -134,13 +134,14 @@ class _Beginning(_Guarded):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session: Any = self._session()
+        if session is not None and session._is_spent:
+            session._is_spent = False
+            if session._server_session is not None:
+                session._server_session = like(session)._server_session
+        result = super().__call__(*args, **kwargs)
         if session is not None:
             session._transaction.router = None
-            if session._is_spent:
-                session._is_spent = False
-                if session._server_session is not None:
-                    session._server_session = like(session)._server_session
-        return super().__call__(*args, **kwargs)
+        return result
 
 
 class _Stamp(_Guarded):
@@ -235,8 +236,11 @@ def keep_apart(session: Any, runs: Runs, air: Air | None = None) -> None:
 
 
 def router_of(transaction: Any) -> Any:
-    """Return the router that a transaction of PyMongo's is pinned to, or was before; or None."""
-    return transaction.pinned_address or getattr(transaction, "router", None)
+    """Return the router that a transaction of PyMongo's was pinned to first; or None.
+
+    What was sent in it to another one after that has found nothing there.
+    """
+    return getattr(transaction, "router", None) or transaction.pinned_address
 
 
 def twin(session: Any) -> Any:

@@ -32,6 +32,7 @@ from aioretry._retry.sessions import SessionLease
 from aioretry.deadlines import Deadline
 
 A, B = ("a", 1), ("b", 1)
+NO_TRANSACTION = object()
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
 LOOK_EVERY = 0.05
@@ -43,6 +44,16 @@ def server(address=A, process=None):
     return ServerView(
         address, ServerKind.PRIMARY, 17, True, version, 0.0, LIMITS, lambda: 0, object()
     )
+
+
+class LeaseOfTransaction(SessionLease):
+    """The lease of a statement, if it is in a transaction."""
+
+    pinned = None
+    has_begun = True
+
+    def pin(self, address):
+        return False
 
 
 class Timer:
@@ -151,13 +162,15 @@ class Sky:
         self.results.append(result)
         self.told()
 
-    def begin(self, deadline=None, *, may_block=False):
-        """Begin an attempt, or have it wait."""
-        lease = SessionLease(lambda: None)
+    def begin(self, deadline=None, *, may_block=False, pinned=NO_TRANSACTION):
+        """Begin an attempt, or have it wait; of a transaction, if it says where that is pinned."""
+        self.lease = lease = LeaseOfTransaction(lambda: None)
         command = Insert({"_id": 7}).command(TARGET)
         command.may_block = may_block
         self.execution = Execution(command, lease, deadline, self.numbering)
         self.execution.deprioritized = self.deprioritized
+        if pinned is not NO_TRANSACTION:
+            self.execution.in_transaction, lease.pinned = True, pinned
         attempt = PendingAttempt(self.driver, self.loop, self.execution, self, self.pending)
         self.pending.add(attempt)
         attempt.register()
@@ -767,6 +780,36 @@ class TestRoom:
         assert blocking.so_far().address == A
         assert len(others) - 2 == sky.pending.waiting
 
+    def test_who_needs_a_router_that_is_full_holds_up_nobody(self):
+        """What another transaction is pinned to has room; its turn comes as soon as there is."""
+        routers = [replace(server(one), kind=ServerKind.MONGOS) for one in (A, B)]
+        sky = Sky(*routers, size=2)
+        sky.driver.full = {A}
+        first, second = sky.begin(pinned=A), sky.begin(pinned=A)
+        for router in (B, None):
+            sky.begin(pinned=router)
+        assert [B, B] == [call.server.address for call, _ in sky.driver.calls]
+        assert 2 == sky.pending.waiting
+        sky.driver.full = set()
+        for _ in range(2):
+            _, land = sky.driver.calls.pop(0)
+            land(APPLIED)
+        assert [A, A] == [call.server.address for call, _ in sky.driver.calls]
+        assert [first, second] == [*sky.pending._under_way]
+
+    def test_a_session_that_is_pinned_while_it_waits(self):
+        """It waits with those that go there, and no longer before all others."""
+        routers = [replace(server(one), kind=ServerKind.MONGOS) for one in (A, B)]
+        sky = Sky(*routers)
+        sky.driver.full = {A, B}
+        sky.begin(pinned=None)
+        sky.lease.pinned = A
+        sky.begin(pinned=B)
+        sky.driver.full = {A}
+        sky.pending.pump()
+        assert [B] == [call.server.address for call, _ in sky.driver.calls]
+        assert 1 == sky.pending.waiting
+
     @pytest.mark.parametrize("looks", [0, 1], ids=["landings alone", "looks between"])
     def test_the_kinds_take_turns(self, looks):
         """One place after the other is the one kind's and the other's, also after idle looks."""
@@ -781,7 +824,7 @@ class TestRoom:
             _, land = sky.driver.calls[landing]
             land(APPLIED)
         kinds = [call.command.may_block for call, _ in sky.driver.calls[1:]]
-        assert [False, True] * 4 == kinds
+        assert [True, False] * 4 == kinds
 
     @pytest.mark.parametrize("ended", ["abandoned", "expired", "closed"])
     def test_what_ends_while_it_waits_is_forgotten_at_once(self, ended):

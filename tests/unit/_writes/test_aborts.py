@@ -12,7 +12,7 @@ from aioretry._writes import aborts
 from aioretry._writes.aborts import abort, abort_for_certain, time_for_abort
 from aioretry.deadlines import Deadline
 from aioretry.errors import attach
-from tests.unit._writes.transacting import ABORT, ADDRESS, OK, OTHER, Driver, session_over
+from tests.unit._writes.transacting import ABORT, ADDRESS, OK, OTHER, Driver, Session, session_over
 
 
 def gone():
@@ -212,22 +212,73 @@ class TestRouters:
         driver.answers = [AutoReconnect("lost"), gone()]
         await abort(session, None, runs_again=True)
         assert "taken" not in driver.log
+        assert session.in_transaction, "until it begins: perhaps it never does"
 
-    async def test_while_it_is_away(self, session, driver, monkeypatch):
+    async def test_while_it_is_away(self, session, driver):
         """No other one is asked in its place, as those can't abort it."""
         driver.addresses = [OTHER]
         driver.answers = [gone()]
         await abort(session, None)
-        looks = []
-        view = driver.view
-        monkeypatch.setattr(driver, "view", lambda: looks.append(None) or view())
+        looks = driver.looks
         async with asyncio.timeout(10):
-            while len(looks) < 3:
+            while driver.looks < looks + 3:
                 await asyncio.sleep(0.001)
         assert [OTHER] == driver.asked
         driver.addresses = [OTHER, ADDRESS]
         await is_discarded(driver, "over")
         assert [OTHER, ADDRESS] == driver.asked
+
+    async def test_while_nothing_was_sent(self, session, driver):
+        """There is nothing to abort, and nothing is waited for."""
+        driver.addresses = [OTHER]
+        session._calls.has_begun_transaction = lambda _: False
+        session._calls.transaction_options = None  # there may be none
+        abort_for_certain(session, is_unheard=True)
+        await is_discarded(driver, "over")
+        assert [] == driver.asked
+
+    async def test_who_waits_for_the_first_try_waits_for_no_router_that_was_lost(
+        self, session, driver
+    ):
+        """Any other one may be asked first, as by the specification."""
+        driver.addresses, driver.pinned = [OTHER, ADDRESS], None
+        driver.answers = [gone()]
+        await abort_for_certain(session)
+        assert [OTHER] == driver.asked
+        await is_discarded(driver, "over")
+        assert [OTHER, ADDRESS] == driver.asked
+
+    async def test_it_stays_away(self, session, driver, monkeypatch):
+        """It has forgotten the transaction then, or never comes back."""
+        monkeypatch.setattr(aborts, "_LOST_PATIENCE", 0.0)
+        driver.addresses = [OTHER]
+        abort_for_certain(session, is_unheard=True)
+        await is_discarded(driver, "open")
+        assert [] == driver.asked
+
+    async def test_it_hangs(self, session, driver):
+        """A few ask it at once, so that places are left for what goes to others."""
+        sessions = [session, *(Session(driver, session._write_path) for _ in range(9))]
+        for each in sessions[1:]:
+            each.start_transaction()
+            each._calls.router = ADDRESS
+        driver.answers = [None] * 4
+        for each in sessions:
+            abort_for_certain(each, is_unheard=True)
+        async with asyncio.timeout(10):
+            while len(driver.asked) < 4:
+                await asyncio.sleep(0.001)
+        looks = driver.looks
+        async with asyncio.timeout(10):
+            while driver.looks < looks + 30:
+                await asyncio.sleep(0.001)
+        assert [ADDRESS] * 4 == driver.asked
+        for _ in range(4):
+            driver.land(OK)
+        async with asyncio.timeout(10):
+            while session._write_path.aborting:
+                await asyncio.sleep(0.001)
+        assert [ADDRESS] * 10 == driver.asked
 
 
 class TestForCertain:

@@ -57,11 +57,13 @@ class Driver:
         self.addresses = [ADDRESS]
         self.pinned = None
         self.has_room = True
+        self.looks = 0
         self.is_late = False
         """Whether there is no time left for the next command."""
         self.session_minutes = 30
 
     def view(self):
+        self.looks += 1
         limits = CommandLimits(16, 48, 9)
         servers = {
             each: replace(

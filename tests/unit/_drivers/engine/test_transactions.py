@@ -1,5 +1,6 @@
 """What is in the air in a session."""
 
+from contextvars import copy_context
 from types import SimpleNamespace
 
 import pytest
@@ -9,11 +10,13 @@ from pymongo.hello import Hello
 from pymongo.read_preferences import Primary
 from pymongo.server_description import ServerDescription
 
+from aioretry._drivers.engine.sessions import TransactionSession
 from aioretry._drivers.engine.transactions import (
     Air,
     EngineSessionCalls,
     keep_apart,
     router_of,
+    twin,
 )
 from aioretry._drivers.transaction_runs import Runs
 
@@ -150,6 +153,50 @@ class TestGoingOn:
         )
         with pytest.raises(ConfigurationError, match="Sessions are not supported"):
             session._apply_to({"update": "things"}, False, ReadPreference.PRIMARY, given)
+
+
+@pytest.fixture
+def begun():
+    """PyMongo's session with a transaction that has begun, and ours of it."""
+    with MongoClient(connect=False) as client, client.start_session() as session:
+        keep_apart(session, Runs())
+        session.start_transaction()
+        session._transaction.set_in_progress()
+        yield session, TransactionSession(None, session)
+        session._transaction.set_starting()
+        session.abort_transaction()
+
+
+class TestRouter:
+    def test_it_is_the_first_one(self, begun):
+        """What was sent to another one after that has found nothing there."""
+        session, ours = begun
+        for address in (("a", 1), ("b", 1)):
+            ours.pin(address)
+            ours.unpin()
+        assert ("a", 1) == router_of(session._transaction)
+        ours.pin(("b", 1))
+        assert ("a", 1) == router_of(twin(session)._transaction)
+
+    def test_nothing_was_sent_there(self, begun):
+        """It does not know the transaction then."""
+        session, ours = begun
+        session._transaction.set_starting()
+        ours.pin(("a", 1))
+        ours.unpin()
+        assert router_of(session._transaction) is None
+
+    def test_a_call_of_a_run_that_has_ended(self, begun):
+        """It begins no transaction, and makes nobody forget."""
+        session, ours = begun
+        ours.pin(("a", 1))
+        ours.unpin()
+        runs = session._start_retryable_write.runs
+        with runs.run():
+            straggler = copy_context()
+        with pytest.raises(InvalidOperation):
+            straggler.run(session._start_retryable_write)
+        assert ("a", 1) == router_of(session._transaction)
 
 
 def test_the_router_of_the_transaction_before():

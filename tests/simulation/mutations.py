@@ -198,6 +198,14 @@ MUTATIONS = [
         "that the next attempt can take\n                pass",
     ),
     Mutation(
+        "what waits for its router holds up everybody",
+        "_retry/attempt.py",
+        "return self.may_block, self._execution.pinned",
+        "return self.may_block, None",
+        held_by="tests/unit/_retry/test_pending.py -k router",
+        why="nobody waits there for good",
+    ),
+    Mutation(
         "nobody who waits is let go on when a place is free",
         "_retry/pending.py",
         "            if one.has_waiting:",
@@ -376,8 +384,8 @@ MUTATIONS = [
     Mutation(
         "what waits is sent in another's context",
         "_retry/pending.py",
-        "                if not context.run(self._start_late, attempt):",
-        "                if not self._start_late(attempt):",
+        "                if context.run(self._start_late, attempt):",
+        "                if self._start_late(attempt):",
     ),
     Mutation(
         "inserts that wait as they are come first",
@@ -583,7 +591,7 @@ MUTATIONS = [
     Mutation(
         "a cancelled transaction is aborted once, whatever is under way",
         "_writes/aborts.py",
-        "return exc.code == NO_SUCH_TRANSACTION and not may_begin and not call.is_unheard",
+        "return exc.code == NO_SUCH_TRANSACTION and not may_begin and not self._is_unheard",
         "return True",
     ),
     Mutation(

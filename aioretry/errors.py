@@ -2,6 +2,7 @@
 
 import copyreg
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -105,18 +106,18 @@ class ResolveError(InvalidOperation):
     """
 
 
-class Doubt:
+class Doubt(ABC):
     """A write whose outcome is unknown, as far as its exception has to know it."""
 
+    @abstractmethod
     def why_unresolvable(self) -> str | None:
         """Return why the write can't be resolved, or None if it can."""
-        raise NotImplementedError
 
-    def admit(self) -> None:
+    def admit(self) -> None:  # noqa: B027 - some need no leave
         """Let it be resolved, unless its client begins nothing any more."""
 
     def resolve(self, timeout: float | None) -> Awaitable[Any]:
-        """Send the command once more."""
+        """Send the command once more; not called where there is a reason why that can't be."""
         raise NotImplementedError
 
 

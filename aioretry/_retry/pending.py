@@ -48,7 +48,7 @@ class PendingAttempts:
         self._sharing.append(self)
         self._loop = loop
         self._lookout = lookout
-        self._size = size
+        self.size: int = size
         self._patience = patience
         self._under_way: dict[PendingAttempt, None] = {}
         # In lanes, so that who needs a thread, or a router of its own, holds up nobody else.
@@ -85,8 +85,8 @@ class PendingAttempts:
         Raises:
             InvalidOperation: The client was closed.
         """
-        lane = self._lanes.get(attempt.lane)
-        if lane or len(self._under_way) >= self._size or not self._start(attempt):
+        lane = self._lanes.get(attempt.lane) if self._lanes else None
+        if lane or len(self._under_way) >= self.size or not self._start(attempt):
             self._lane_of(attempt)[attempt] = contextvars.copy_context()
             if not self._is_watching:
                 self._watch()
@@ -94,7 +94,7 @@ class PendingAttempts:
     def remove(self, attempt: PendingAttempt) -> None:
         """Let others have its place, or its place among those who wait for one."""
         self._under_way.pop(attempt, None)
-        for lane in self._lanes.values():
+        for lane in [*self._lanes.values()]:  # what its context holds may end with it, and do more
             lane.pop(attempt, None)
         for one in self._sharing:
             if one.has_waiting:
@@ -119,7 +119,7 @@ class PendingAttempts:
         has_started = False
         for name in [*self._lanes]:
             # By its name each time: what starts may end at once, and have others pumped.
-            while (lane := self._lanes.get(name)) and len(self._under_way) < self._size:
+            while (lane := self._lanes.get(name)) and len(self._under_way) < self.size:
                 attempt, context = lane.popitem(last=False)
                 if context.run(self._start_late, attempt):
                     has_started = True

@@ -30,7 +30,7 @@ _GRACE = 0.1  # in which a server that is well has aborted what is late
 _LATEST = 0.25  # after the deadline, as for attempts
 _PATIENCE = 60.0  # after so long a server gives a transaction up by itself
 _LOST_PATIENCE = 10.0  # in which a command whose connection is closed has arrived, or never will
-_AT_ONCE = 4  # tries at routers that were lost, which may take the places of others for seconds
+_SHARE = 25  # of so many places one is for tries at routers that were lost, which may take seconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 2.0
 
 
@@ -74,7 +74,8 @@ async def abort(
         session: The user's session.
         seconds: How long it may take, or None for what the surrounding deadline says.
         runs_again: Whether another transaction is to be begun in the session. That ends what may
-            begin this one still, which is in progress until :func:`leave_to_next` is called.
+            begin this one still, or what its router has not heard of the abort; it is in progress
+            until :func:`leave_to_next` is called.
     """
     watch = session._watch.latest
     try:
@@ -280,8 +281,10 @@ class Aborting:
         return self._calls.transaction_options(self._own).router in servers
 
     def _are_many(self) -> bool:
-        asking = sum(each.is_asking for each in self._path.aborting)
-        return self._is_unheard and asking >= _AT_ONCE
+        if not self._is_unheard:
+            return False
+        most = max(1, self._path.coordinator().pending.size // _SHARE)
+        return sum(each.is_asking for each in self._path.aborting) >= most
 
     async def _try(self) -> bool:
         """Send an abort; return whether nothing can be in progress, nor begin, after it."""

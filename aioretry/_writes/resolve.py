@@ -1,6 +1,7 @@
 """Resolving a write whose outcome is unknown."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar
 
@@ -32,13 +33,13 @@ class CommandDoubt(Doubt, Generic[T]):
         self.coordinator = coordinator
         self.execution = execution
 
+    @abstractmethod
     def result(self, reply: Mapping[str, Any]) -> T:
         """Turn a reply into what the user awaits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def explain(self, exc: BaseException) -> None:
         """Say on an exception how the write ended after all."""
-        raise NotImplementedError
 
     def why_unresolvable(self) -> str | None:
         """Return why the command can't be sent once more, or None if it can."""

@@ -215,7 +215,7 @@ class TransactionCall(Generic[T]):
     _has_run: bool = field(default=False, init=False)
     _was_in_doubt: bool = field(default=False, init=False)
     _has_rest: bool = field(default=False, init=False)
-    """Whether something of the latest run may still begin its transaction."""
+    """Whether the latest run's transaction may still begin, or its router has not heard its end."""
 
     async def run(self) -> T:
         """Run the callback and commit, until that is done or nothing more may be tried."""
@@ -242,6 +242,8 @@ class TransactionCall(Generic[T]):
         while True:
             with self._session_of_run():
                 if self._has_rest and self.session.in_transaction:  # nobody has ended it since
+                    # Before that is left to it: a drain may refuse it.
+                    self.session._write_path.under_way.begin_transaction(self.session)
                     leave_to_next(self.session)
                 self._has_rest = False
                 self.session._watch.call = self.watch

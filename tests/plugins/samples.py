@@ -13,7 +13,10 @@ MANY = 5
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases that are not in the sample."""
+    """Mark the cases that are not in the sample.
+
+    ``server`` marks are there: the plugin that adds them is registered later, and so called first.
+    """
     functions: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("slow") is None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from aioretry import RetryScheduled
+from aioretry import ClientDraining, RetryScheduled
 from aioretry._retry.transactions import RETRY_LIMIT, TRANSIENT, TransactionRetries
 from aioretry._writes.transactions import TransactionCall, run_transaction
 from aioretry.deadlines import Deadline
@@ -154,6 +154,22 @@ async def test_nothing_ends_what_may_arrive(driver, end):
     assert (end == "cancelled") is isinstance(errors[0], asyncio.CancelledError)
     assert Outcome.NOT_APPLIED is outcome_of(errors[0])
     is_lost[0] = False
+    assert "taken" in driver.log
+
+
+async def test_a_drain_that_is_over_before_the_next_run(driver):
+    """What that would have ended is aborted for certain."""
+    session = session_over(driver)
+    session._calls.may_arrive = lambda _: True
+    driver.answers = [transient()]
+
+    async def work(_):
+        session._write_path.under_way.is_draining = True
+        session._write_path.under_way.leave(0)
+        raise transient()
+
+    with pytest.raises(ClientDraining):
+        await call(session, work).run()
     assert "taken" in driver.log
 
 

@@ -1,6 +1,7 @@
 """Hooks that raise what no hook should: every write ends all the same, and is told once."""
 
 import asyncio
+import gc
 import uuid
 
 import pytest
@@ -67,6 +68,8 @@ async def test_of_retries_too(replica_set, collection, client_class):
 def test_what_ends_the_process(kind, error, shared_set, client_class):
     """It ends the event loop; who runs it again finds that each write has ended."""
     raised, writes, clients = [], [], []
+    # Has the task that waits for it, of which the loop alone knows else, and weakly.
+    forever = asyncio.Event()
 
     def bad(event):
         if isinstance(event, kind) and not raised:
@@ -77,11 +80,12 @@ def test_what_ends_the_process(kind, error, shared_set, client_class):
         clients.append(client_class(shared_set.uri, hooks=[every_event(bad)]))
         writes.extend(inserts(clients[0].bad_hooks[uuid.uuid4().hex], 0))
         await asyncio.wait(writes)
-        await asyncio.Event().wait()  # until the loop ends
+        await forever.wait()  # until the loop ends
 
     async def go_on():
         results = await asyncio.gather(*writes)
         await clients[0].drop_database("bad_hooks")
+        gc.collect()
         await settled(clients[0].close())
         return results
 

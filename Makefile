@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest --dist worksteal
 export PYTHONDONTWRITEBYTECODE :=
 # Most tests wait most of the time: for elections, replies that are held, processes.
 # More workers have more servers, each of which takes a hundredth of a core to be idle.
-AT_ONCE ?= 5
+AT_ONCE ?= 6
 
 .PHONY: help demo quick test test-long test-all test-installed check pytest matrix \
 	bench bench-bulk bench-proxy bench-failovers bench-storms bench-streams load chaos simulate docs format clean

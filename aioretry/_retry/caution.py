@@ -13,7 +13,10 @@ _ONCE: Final = "each is sent once, and where its answer is lost its outcome stay
 _UNABLE: Final = {
     ServerKind.STANDALONE: (
         "is a standalone server",
-        "Run it as a replica set, if need be of one member.",
+        (
+            "Run it as a replica set, if need be of one member; if it is not MongoDB (FerretDB), "
+            "have retryWrites=false."
+        ),
     ),
     ServerKind.OTHER: (
         "is no primary and no router",
@@ -21,6 +24,7 @@ _UNABLE: Final = {
     ),
 }
 _TOO_OLD: Final = ("has no sessions", "Use MongoDB 4.2 or newer.")
+_WITHOUT_OPTION: Final = "Leave the option out, if this is MongoDB."  # not all others are known
 
 
 class Caution:
@@ -59,7 +63,7 @@ def why_not(server: ServerView, *, retry_writes: bool) -> tuple[str, str, str] |
     hosts = {host for host, _ in (server.address, *server.hosts)}
     look_alike = look_alike_of(hosts, server.max_wire_version)
     if not retry_writes:
-        advice = "Leave the option out." if look_alike is None else look_alike.advice
+        advice = _WITHOUT_OPTION if look_alike is None else look_alike.advice
         return "the client has retryWrites=false", _ONCE, advice
     name = name_of(server.address)
     if not server.can_retry_writes:

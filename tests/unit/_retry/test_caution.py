@@ -40,8 +40,9 @@ def test_nothing_is_said(server, caplog):
     ("server", "retry_writes", "why", "means", "advice"),
     [
         (ALONE, True, "a:1 is a standalone server", ONCE, "as a replica set"),
-        (ALONE, False, "the client has retryWrites=false", ONCE, "Leave the option out."),
-        (WELL, False, "the client has retryWrites=false", ONCE, "Leave the option out."),
+        (ALONE, True, "a:1 is a standalone server", ONCE, "(FerretDB), have retryWrites=false."),
+        (ALONE, False, "the client has retryWrites=false", ONCE, "out, if this is MongoDB."),
+        (WELL, False, "the client has retryWrites=false", ONCE, "out, if this is MongoDB."),
         (AMAZON, False, "the client has retryWrites=false", ONCE, "Have retryWrites=false"),
         (AMAZON, True, "a:1 is Amazon DocumentDB", "are refused", "Have retryWrites=false"),
         (

@@ -45,7 +45,9 @@ __all__ = [
     "seconds_of",
 ]
 
-_IS_REQUIRED = "x-required"
+# By these a key is known in OpenAPI, too, where FastAPI keeps nothing else for itself.
+_REQUIRED = "Says that requests are the same; a string in quotes, or a token. It is required."
+_OPTIONAL = "Says that requests are the same; a string in quotes, or a token."
 _ANSWERS = {
     "400": "The key is missing, or a header field can't be read.",
     "409": "A request with this key is still running; repeat this one after Retry-After.",
@@ -191,7 +193,7 @@ def _describe(app: FastAPI) -> None:
     def openapi() -> dict[str, Any]:
         schema = generate()
         for operation, parameter in _keyed(schema):
-            parameter["required"] = parameter["schema"].pop(_IS_REQUIRED)
+            parameter["required"] = parameter["description"] == _REQUIRED
             parameter["schema"] = {"type": "string", "maxLength": 255}
             for status, description in _ANSWERS.items():
                 answer = operation["responses"].setdefault(status, {"description": description})
@@ -207,7 +209,7 @@ def _keyed(schema: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, A
     for path in schema.get("paths", {}).values():
         for operation in path.values():
             for parameter in operation.get("parameters", ()):
-                if _IS_REQUIRED in parameter.get("schema", {}):
+                if parameter.get("description") in {_REQUIRED, _OPTIONAL}:
                     yield operation, parameter
 
 
@@ -299,11 +301,7 @@ def idempotency_key(
     if not callable(scope):
         raise TypeError(f"scope must be a callable, not {scope!r}")
 
-    described = Header(
-        alias=KEY_HEADER,
-        description="Says that requests are the same; a string in quotes, or a token.",
-        json_schema_extra={_IS_REQUIRED: required},
-    )
+    described = Header(alias=KEY_HEADER, description=_REQUIRED if required else _OPTIONAL)
 
     async def key_of_request(
         request: Request,

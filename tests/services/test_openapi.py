@@ -19,10 +19,11 @@ Required = Annotated[CallerKey, Depends(idempotency_key(scope=caller))]
 Optional = Annotated[CallerKey, Depends(idempotency_key(scope=caller, required=False))]
 
 
-def service() -> FastAPI:
+def service(*, has_handlers: bool = True) -> FastAPI:
     """An application with keys, required and not, in a router, too."""
     app = FastAPI()
-    add_problem_handlers(app)
+    if has_handlers:
+        add_problem_handlers(app)
     router = APIRouter(prefix="/inner")
 
     @app.post("/required")
@@ -78,3 +79,14 @@ def test_what_is_inside_is_not_told():
     first = json.dumps(app.openapi())
     assert json.dumps(app.openapi()) == first
     assert "x-" not in first
+
+
+def test_without_handlers():
+    """The problems are not its own then; that a key is required can be read all the same."""
+    schema = service(has_handlers=False).openapi()
+    assert "x-" not in json.dumps(schema)
+    assert "problem+json" not in json.dumps(schema)
+    paths = schema["paths"]
+    told = key_of(paths["/required"]["post"])["description"]
+    assert told.endswith(" It is required.")
+    assert told.startswith(key_of(paths["/inner/optional"]["put"])["description"])

@@ -1,12 +1,14 @@
 """Metrics as Prometheus reads them, of writes on a real replica set."""
 
+import logging
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pymongo import MongoClient
 from pymongo.errors import DuplicateKeyError, WaitQueueTimeoutError
 
-from aioretry import connection_counts, deadline
+from aioretry import connection_counts, deadline, run_transaction
 from aioretry.events import name_of
 from aioretry.telemetry.prometheus import PrometheusHook
 
@@ -63,6 +65,36 @@ async def test_operations_and_retries(replica_set, measured, registry):
     assert 1 == read[key("aioretry_operation_duration_seconds_count", **good)]
     assert 1 == read[key("aioretry_operation_duration_seconds_bucket", **bad, le="+Inf")]
     assert 1 == read[key("aioretry_retries_total", **where, reason="AutoReconnect")]
+
+
+async def test_reruns_of_a_transaction(replica_set, measured, registry, caplog):
+    """Each of three is counted, and has a line in the log, at DEBUG."""
+    await measured.insert_one({})
+    caplog.set_level(logging.DEBUG, "aioretry")
+
+    async def insert(session):
+        await measured.insert_one({"_id": SECRET}, session=session)
+
+    fault = replica_set.fail_point(
+        "failCommand",
+        {"times": 3},
+        {
+            "failCommands": ["insert"],
+            "errorCode": 251,
+            "errorLabels": ["TransientTransactionError"],
+        },
+    )
+    async with fault:
+        await run_transaction(measured.database.client, insert)
+    where = {"namespace": "admin", "operation": "with_transaction"}
+    assert 3 == samples(registry)[key("aioretry_retries_total", **where, reason="251")]
+    lines = [record.getMessage() for record in caplog.records if "DEBUG" == record.levelname]
+    assert [1, 2, 3] == [
+        int(line.partition("attempt ")[2].split()[0])
+        for line in lines
+        if line.startswith("retrying with_transaction on admin: attempt ")
+    ]
+    assert not [line for line in lines if SECRET in line]
 
 
 @pytest.mark.usefixtures("three_members")

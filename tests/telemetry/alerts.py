@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 from prometheus_client import CollectorRegistry, start_http_server
@@ -30,9 +30,9 @@ from tests import svg
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "grafana"
 PROMETHEUS = shutil.which("prometheus")
-# So that it takes seconds what takes minutes in a service: all times of the rules.
+# So that it takes seconds what takes minutes in a service: the times of the rules, shortened.
 WINDOW, PATIENCE = "10s", 90.0
-_TIMES = re.compile(r"\[5m\]|offset 5m|for: \dm")
+_TIMES = re.compile(r"\[5m\]|offset 5m|for: \dm|> 18")
 _FIELD = re.compile(r"\{\{(\w+)\}\}")
 _NAME = re.compile(r"alert: (\w+)")
 _COLOURS = ("#2f6f9f", "#c0392b", "#e0a030", "#17a2c8", "#7f8c8d")
@@ -42,7 +42,7 @@ _WIDTH, _HEIGHT, _GAP, _TOP = 440, 150, 20, 48
 def rules() -> str:
     """The rules with short times."""
     text = (EXAMPLE / "alerts.yml").read_text(encoding="utf-8")
-    short = {"[5m]": f"[{WINDOW}]", "offset 5m": f"offset {WINDOW}"}
+    short = {"[5m]": f"[{WINDOW}]", "offset 5m": f"offset {WINDOW}", "> 18": "> 5"}
     return _TIMES.sub(lambda found: short.get(found[0], "for: 1s"), text)
 
 
@@ -169,16 +169,6 @@ class Play:
         self.servers = servers
         self.things = client.shop.things
         self.small = small.shop.others
-        self.situations: dict[str, Callable[[], Awaitable[None]]] = {
-            "WritesOfUnknownOutcome": self._lose_answers,
-            "FailoversTakeLong": self._lose_the_majority,
-            "RetriesGoOn": self._lose_every_other,
-            "TransactionsRunAgain": self._conflict,
-            "ConnectionsUsedUp": self._hold,
-            "AttemptsWaitForConnections": self._hold,
-            "NoConnectionInTime": self._hold,
-            "WritesAreSlow": self._answer_late,
-        }
 
     async def load(self) -> None:
         """Write, and run transactions, as long as nobody cancels it."""
@@ -254,12 +244,23 @@ class Play:
                 with suppress(PyMongoError):
                     await self.things.delete_one({"_id": 0})
 
+    situations: ClassVar[Mapping[str, Callable[["Play"], Awaitable[None]]]] = {
+        "WritesOfUnknownOutcome": _lose_answers,
+        "FailoversTakeLong": _lose_the_majority,
+        "RetriesGoOn": _lose_every_other,
+        "TransactionsRunAgain": _conflict,
+        "ConnectionsUsedUp": _hold,
+        "AttemptsWaitForConnections": _hold,
+        "NoConnectionInTime": _hold,
+        "WritesAreSlow": _answer_late,
+    }
+
 
 async def _for_ever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def _stop(task: asyncio.Task[None]) -> None:
+async def _stop(task: asyncio.Future[None]) -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
@@ -291,7 +292,7 @@ async def play(say: Callable[[str], None]) -> Run:
             await asyncio.sleep(0.5)
         for name in names():
             run.marks.append((time.time(), name))
-            situation = asyncio.create_task(playing.situations[name]())
+            situation = asyncio.ensure_future(playing.situations[name](playing))
             try:
                 run.fired[name] = await server.until_firing(name)
             finally:

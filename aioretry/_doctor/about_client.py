@@ -63,13 +63,13 @@ def _limits(client: ClientFacts) -> Iterator[Finding]:
                 "deadline",
                 Level.WARNING,
                 "timeoutMS=0: a write outside a deadline() block is retried without end",
-                "Give it a limit, such as timeoutMS=30000.",
+                "Give it a limit, such as timeoutMS=20000.",
             )
         case seconds if seconds < _USUAL_FAILOVER:
             yield Finding(
                 "deadline",
                 Level.NOTE,
-                f"timeoutMS allows {seconds:g} s for each write outside a deadline() block; an "
+                f"timeoutMS allows {seconds:g} s for each write outside a deadline() block; a "
                 f"failover may take {_USUAL_FAILOVER:g} s",
             )
         case seconds:

@@ -51,9 +51,9 @@ async def count(request: web.Request) -> web.Response:
 
 
 def make_app(uri: str) -> web.Application:
-    # A request has five seconds. What the database raises becomes an answer, as 504 after them,
-    # which says whether the event may be stored.
-    app = web.Application(middlewares=[deadline_middleware(default=5.0), problem_middleware])
+    # A request has 20 seconds, which is longer than a failover. What the database raises becomes an
+    # answer, as 504 after them, which says whether the event may be stored.
+    app = web.Application(middlewares=[deadline_middleware(default=20.0), problem_middleware])
     app.cleanup_ctx.append(mongodb_ctx(uri, w="majority", journal=True))
     app.router.add_post("/events", take)
     app.router.add_get("/events", count)

@@ -6,12 +6,27 @@ from pathlib import Path
 import pytest
 
 from tests.docs.setups import DATABASES, SETUPS, nothing
-from tests.docs.snippets import DOCUMENTS, Page, outputs_of, run_all, snippets_of
+from tests.docs.snippets import DOCUMENTS, ROOT, Page, outputs_of, run_all, snippets_of
 
 RUNNABLE = [page for page in DOCUMENTS if any(one.runs_here for one in snippets_of(page))]
 OTHERS = {"console", "http", "ini", "json", "sh", "text", "toml", "yaml"}
 LANGUAGE = re.compile(r"^```(\S+)$", re.MULTILINE)
 NOT_RUN = re.compile(r"^<!-- *not run(.*?)-->\n(.*)$", re.MULTILINE)
+
+# In seconds; docs/production.md has a failover take so long.
+FAILOVER = 18
+DEADLINE = re.compile(
+    r"(?:\bdeadline\(|\btimeout=|[dD]eadline_?[mM]iddleware\W+default=)(\d+\.?\d*)"
+)
+# Shorter ones, and why they are.
+SHORTER = {
+    ("docs/frameworks.md", "deadline(15.0"): "of the request's 20; resolve() has the rest",
+    ("docs/production.md", "DeadlineMiddleware(default=14"): "for a grace period of 30, as it says",
+    ("docs/scripted-server.md", "timeout=10.0"): "of a test that waits for a command",
+    ("docs/testing.md", "timeout=10.0"): "of a test that waits for a fault",
+    ("examples/outbox.py", "timeout=10.0"): "of HTTP and SMTP",
+    ("examples/task_queue.py", "timeout=10.0"): "of the drain",
+}
 
 
 @pytest.mark.parametrize("document", RUNNABLE, ids=lambda page: page.name)
@@ -39,6 +54,20 @@ def test_what_is_not_run_has_a_reason(document: Path):
     for reason, line in NOT_RUN.findall(document.read_text()):
         assert re.match(r": \w+ \w+", reason)
         assert "```python" == line
+
+
+def test_deadlines_are_longer_than_a_failover():
+    """So that a reader who takes one over has writes that survive one."""
+    examples = sorted((ROOT / "examples").rglob("*.py"))
+    found = {
+        (str(page.relative_to(ROOT)), hit[0]): float(hit[1])
+        for page in [*DOCUMENTS, *examples]
+        for hit in DEADLINE.finditer(page.read_text())
+    }
+    assert len(found) > 2 * len(SHORTER)
+    assert SHORTER.keys() == {where for where, seconds in found.items() if seconds < FAILOVER}
+    production = (ROOT / "docs" / "production.md").read_text()
+    assert f"| a failover | {FAILOVER} |" in production
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda page: page.name)

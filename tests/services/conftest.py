@@ -19,6 +19,7 @@ FOR_BOTH = {
     "test_another_request",
     "test_client_and_databases",
     "test_client_and_keys",
+    "test_two_workers",
     "test_write_that_hangs",
 }
 

@@ -2,11 +2,14 @@
 
 uvicorn examples.reservations.app:app --timeout-graceful-shutdown 26
 
-MONGODB_URI and BOX_OFFICE_SECRET are in the environment.
+MONGODB_URI and BOX_OFFICE_SECRET are in the environment. Spans and metrics go where OpenTelemetry
+is told to send them, as by `opentelemetry-instrument`.
 """
 
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from bson import ObjectId
@@ -35,6 +38,7 @@ from aioretry.telemetry.opentelemetry import OpenTelemetryHook
 URI = os.environ.get("MONGODB_URI", "mongodb://localhost/?replicaSet=rs0")
 # All processes need the same secret, which nobody else may know.
 SECRET = os.environ["BOX_OFFICE_SECRET"].encode()
+PROBLEMS = "https://box-office.example.org/problems"  # a page that explains them
 MOST_SEATS = 10_000
 
 
@@ -45,6 +49,8 @@ async def customer(scope: Any) -> str:
 
 
 keys = Keys(SECRET, "box office")
+hook = OpenTelemetryHook()
+mongodb = mongodb_lifespan(URI, client=AsyncRetryClient, keys=keys, hooks=[hook], w="majority")
 key_of = idempotency_key(scope=customer, database="box_office")
 
 
@@ -122,14 +128,19 @@ async def delete_reservation(request: Request) -> Answer:
     return Answer(status_code=204)
 
 
+@asynccontextmanager
+async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+    async with mongodb(app) as state:
+        hook.observe(state["mongodb"])
+        yield {**state}
+
+
 app = Starlette(
-    lifespan=mongodb_lifespan(
-        URI, client=AsyncRetryClient, keys=keys, w="majority", hooks=[OpenTelemetryHook()]
-    ),
+    lifespan=lifespan,
     middleware=[
         Middleware(ProbesMiddleware),
-        Middleware(ProblemMiddleware),
-        Middleware(DeadlineMiddleware, default=20.0, maximum=25.0),
+        Middleware(ProblemMiddleware, documentation=PROBLEMS),
+        Middleware(DeadlineMiddleware, default=20.0, maximum=25.0, documentation=PROBLEMS),
     ],
     routes=[
         Route("/shows/{show}", get_show, methods=["GET"]),

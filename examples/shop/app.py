@@ -1,9 +1,17 @@
-"""A shop; `uvicorn examples.shop.app:app`, with MONGODB_URI and SHOP_SECRET in the environment."""
+"""A shop, with metrics for Prometheus.
+
+uvicorn examples.shop.app:app --timeout-graceful-shutdown 26
+
+MONGODB_URI and SHOP_SECRET are in the environment.
+"""
 
 import os
-from typing import Annotated
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from pydantic import BaseModel, Field
 
 from aioretry import RetryMotorClientSession, RetryMotorDatabase
@@ -18,18 +26,32 @@ from aioretry.fastapi import (
     mongodb_lifespan,
 )
 from aioretry.idempotent import Keys
+from aioretry.telemetry.prometheus import PrometheusHook
 
 URI = os.environ.get("MONGODB_URI", "mongodb://localhost/?replicaSet=rs0")
 # All processes need the same secret, which nobody else may know.
 SECRET = os.environ["SHOP_SECRET"].encode()
 
+PROBLEMS = "https://shop.example.org/problems"  # a page that explains them
 MOST = 1_000_000  # of anything; what is larger than the database's integers would be an error
 
 keys = Keys(SECRET, "shop", per_second=1000)
-app = FastAPI(title="Shop", lifespan=mongodb_lifespan(URI, keys=keys, w="majority", journal=True))
-app.add_middleware(DeadlineMiddleware, default=20.0, maximum=25.0)
+registry = CollectorRegistry()
+hook = PrometheusHook(registry)
+mongodb = mongodb_lifespan(URI, keys=keys, hooks=[hook], w="majority", journal=True)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+    async with mongodb(app) as state:
+        hook.observe(state["mongodb"])
+        yield {**state}
+
+
+app = FastAPI(title="Shop", lifespan=lifespan)
+app.add_middleware(DeadlineMiddleware, default=20.0, maximum=25.0, documentation=PROBLEMS)
 app.add_middleware(ProbesMiddleware)
-add_problem_handlers(app)
+add_problem_handlers(app, documentation=PROBLEMS)
 
 
 class Quantity(BaseModel):
@@ -61,6 +83,11 @@ async def customer(x_customer: Annotated[str, Header(min_length=1)] = "anonymous
 
 Shop = Annotated[RetryMotorDatabase, Depends(database("shop"))]
 Key = Annotated[CallerKey, Depends(idempotency_key(scope=customer, database="shop"))]
+
+
+@app.get("/metrics")
+async def metrics() -> Response:
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
 @app.put("/stock/{sku}")

@@ -2,8 +2,8 @@
 
 from aioretry.fastapi import mongodb_lifespan
 from aioretry.pymongo import AsyncRetryClient
-from examples.shop.app import URI, app, keys
+from examples.shop.app import URI, app, hook, keys
 
 app.router.lifespan_context = mongodb_lifespan(
-    URI, client=AsyncRetryClient, keys=keys, w="majority", journal=True
+    URI, client=AsyncRetryClient, keys=keys, hooks=[hook], w="majority", journal=True
 )

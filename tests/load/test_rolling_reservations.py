@@ -15,11 +15,12 @@ from tests.load.rolling import Fleet
 from tests.load.run import Side
 from tests.load.shoppers import Shopping, Told
 
-BOX_OFFICE = Side("box office", "examples.reservations.app:app", uses_motor=False)
+BOX_OFFICE = Side("box office", "tests.load.box_office:app", uses_motor=False)
 SHOW, SEATS = "hamlet", 5_000
 CLIENTS, MORE, SETTLE = 9, 20, 30.0
 DEADLINES = (20.0, 20.0, 1.0)
 CLOSED = ("ServerDisconnectedError", "ClientConnectorError", "ClientOSError")
+PROBLEMS = "https://box-office.example.org/problems"
 REASONS = {"deadline_exceeded", "key_in_use", "no_turn", "not_free"}
 
 
@@ -101,6 +102,7 @@ async def test_while_a_primary_is_killed(replica_set, tmp_path, plain, open_tran
     for instance in fleet.instances:
         assert "Application shutdown complete." in instance.process.log, instance.process.log
         assert "Traceback" not in instance.process.log, instance.process.log
+        assert "db.client.connection.count" in instance.process.output  # observed, and printed
     ended = {each.url: each.ended for each in fleet.instances}
     for answer in told.answers:
         if answer.status is None:
@@ -122,4 +124,6 @@ def judge(office, told, given_back, free):
     assert all(taken[each.sku] for each in told.asked if each.refused), "nobody had that seat"
     assert office["aioretry.answers"].count_documents({}) == len(accepted)
     problems = [each.text for each in told.answers if each.text and each.status is not None]
-    assert all(any(f'"{reason}"' in text for reason in REASONS) for text in problems), problems
+    assert all(any(f"{PROBLEMS}#{reason}" in text for reason in REASONS) for text in problems), (
+        problems
+    )

@@ -109,6 +109,9 @@ class TestOrders:
         assert (await services[0].get("/stock/lamp")).json()["quantity"] == 98
         assert plain.shop.orders.count_documents({}) == 1
         faults.verify()
+        metrics = [(await each.get("/metrics")).text for each in services]
+        assert any('operation="commit_transaction",reason="AutoReconnect"' in at for at in metrics)
+        assert all('aioretry_connections{server="' in at for at in metrics)
 
     @pytest.mark.usefixtures("three_members")
     async def test_with_a_killed_primary(self, customer, stocked, services, plain, replica_set):
@@ -137,6 +140,7 @@ class TestOrders:
         """What is wrong with a request is said."""
         answer = await services[0].post("/orders", json=LAMPS)
         assert (answer.status_code, answer.json()["reason"]) == (400, "key_missing")
+        assert answer.json()["type"] == "https://shop.example.org/problems#key_missing"
         answer = await services[0].get("/stock/chair")
         assert (answer.status_code, answer.json()["reason"]) == (404, "no_such_sku")
         for quantity in -1, 2**63:

@@ -55,6 +55,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Go on to the next timer."""
         self._now = max(self._now, self._scheduled[0].when())
 
+    def timers(self):
+        """Return what is still to be called at some time."""
+        return [timer for timer in self._scheduled if not timer.cancelled()]
+
 
 class Clocks:
     """What the clocks say.

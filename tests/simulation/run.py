@@ -258,6 +258,9 @@ class Run:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             self.wrong.append(f"{len(others)} tasks are left")
+        timers = [timer for timer in self.loop.timers() if _is_the_librarys(timer)]
+        if timers:
+            self.wrong.append(f"{len(timers)} timers are left: {timers[0]!r}")
 
     def _new_client(self) -> Any:
         """Return a client of the plan's face, over the simulated driver."""
@@ -911,6 +914,10 @@ class Run:
 
 
 _TAG = r"t\d+_\d+"
+
+
+def _is_the_librarys(timer: asyncio.TimerHandle) -> bool:
+    return str(getattr(timer._callback, "__module__", "")).startswith("aioretry.")
 
 
 def _count_of(operation: Operation) -> int:

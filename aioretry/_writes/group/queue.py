@@ -290,6 +290,8 @@ class GroupQueue:
             context.run(shared.begin)
             shared.write.add_done_callback(self._land, context=self._context)
             self._fill_up()
+        else:
+            self._rest()
 
     def _land(self, _: object) -> None:
         shared = self._under_way
@@ -308,6 +310,16 @@ class GroupQueue:
         # Those that write again as soon as they have their result travel with the others.
         if self._unlimited or self._limited or self._later:
             self._wake()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        # Nothing has to be ended in time; a timer for what has ended would keep all this until then.
+        self._ends.clear()
+        self._next_look = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _give_up(self, nobody: ServerSelectionTimeoutError) -> None:
         # One command after the other looks for a server. Who came before one began that has found

@@ -455,6 +455,23 @@ class TestQueue:
             await all_of(inserts)
         assert len(queue._ends) < 2000
 
+    @pytest.mark.parametrize("way", ["answered", "all leave"])
+    async def test_an_empty_queue_is_kept_by_no_timer(self, way, driver, make):
+        """Once nothing waits, there is no deadline to look at."""
+        queue = make()
+        insert = queue.insert({"_id": 1}, Deadline.after(7200))
+        kept = weakref.ref(queue)
+        if way == "answered":
+            (await launched(driver)).prepare().reply()
+        else:
+            insert.cancel()
+        await all_of([insert])
+        await asyncio.sleep(0)
+        del insert, queue
+        driver.flying.clear()
+        gc.collect()
+        assert kept() is None
+
     async def test_nothing_is_kept(self, driver, make):
         """What has ended holds neither its document nor the command."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 _SPECIFICATIONS = ("tests/spec",)
 _ALL = ("tests/spec", "tests/integration")
+_WITH_THE_MODEL = (*_ALL, "tests/simulation/test_against_servers.py")
 _NEWEST_MINOR = 15
 
 
@@ -50,7 +51,10 @@ class Cell:
 
 def cells() -> list[Cell]:
     """All runs that this machine can make."""
-    found = [Cell(f"server {version}", version) for version in ("4.4", "5.0", "6.0")]
+    found = [
+        Cell(f"server {version}", version, tests=_WITH_THE_MODEL)
+        for version in ("4.4", "5.0", "6.0")
+    ]
     # Some tests need what 4.2 doesn't have.
     found += [
         Cell("server 4.2, oldest PyMongo", "4.2", pymongo="oldest", tests=_SPECIFICATIONS),

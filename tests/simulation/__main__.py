@@ -76,8 +76,8 @@ def _run_many(arguments: argparse.Namespace, seconds: float) -> int:
     took = time.monotonic() - began
     print(
         f"{findings} findings in {runs} runs, {operations} operations, {sent} commands, "
-        f"{faults} faults, "
-        f"{took:.0f} s: {operations / took:.0f} operations a second"
+        f"{faults} faults, {took:.0f} s with {arguments.jobs} jobs: "
+        f"{operations / took:.0f} operations and {faults / took:.0f} faults a second"
     )
     return 1 if findings else 0
 

@@ -36,6 +36,7 @@ from aioretry import (
     outcome_of,
     partial_result_of,
     resolve,
+    run_transaction,
 )
 from aioretry._drivers import motor, pymongo_async
 from aioretry._writes.context import CLOSE_TIMEOUT, settled
@@ -249,6 +250,7 @@ class Run:
         await asyncio.sleep(max(0.0, ends - self.loop.time()) + QUIET)
         if plan.closed_at is None:
             await self._judge_service()
+            await asyncio.sleep(QUIET)  # what is aborted goes on beside it
         self.faults += self.driver.faults
         self._judge_outcomes()
         self._judge_leaks()
@@ -462,7 +464,10 @@ class Run:
         self._judge_attempts(operation, told)
         error = told.error
         if error is not None and operation.resolved is not None and UNKNOWN in told.outcomes:
+            sent = self.sent_for[operation.index]
             await asyncio.sleep(operation.resolved)
+            if self.sent_for[operation.index] > sent and operation.kind not in self.others:
+                self.complain(operation, "is sent after its end")
             await self._resolve(operation, told, error)
         told.is_over = operation.kind not in TRAVELLING  # others' writes go in its context
 
@@ -773,9 +778,11 @@ class Run:
             case "upsert":
                 return things.update_one({"_id": f"new{tag}"}, {"$inc": {tag: 1}}, upsert=True)
             case "replace":
-                return things.replace_one({"_id": f"r{tag}"}, {"v": tag})
+                replace = things.find_one_and_replace if operation.how % 2 else things.replace_one
+                return replace({"_id": f"r{tag}"}, {"v": tag})
             case "delete":
-                return things.delete_one({"_id": f"d{tag}"})
+                delete = things.find_one_and_delete if operation.how % 2 else things.delete_one
+                return delete({"_id": f"d{tag}"})
             case "find_one_and_update":
                 return things.find_one_and_update(
                     {"_id": "hot"}, {"$inc": {tag: 1}}, return_document=ReturnDocument.AFTER
@@ -783,6 +790,8 @@ class Run:
             case "insert_many":
                 documents = [_document(operation, n, each) for n, each in enumerate(tags)]
                 return things.insert_many(documents, operation.ordered)
+            case "update_many" if operation.how % 2:
+                return things.delete_many({"_id": f"d{tag}"})
             case "update_many":
                 return things.update_many({"many": True}, {"$inc": {tag: 1}})
             case "bulk_write":
@@ -838,12 +847,19 @@ class Run:
         """After the last fault everything is served again."""
         OPERATION.set(-1)
         self.driver.network = type(self.plan.network)()
-        update, hot = {"$inc": {"served": 1}}, {"_id": "hot"}
+        update, hot, things = {"$inc": {"served": 1}}, {"_id": "hot"}, self.collection
         with deadline(30.0):
-            await _served(partial(self.collection.update_one, hot, update))
+            await _served(partial(things.update_one, hot, update))
+            await _served(partial(things.bulk_write, [UpdateOne(hot, update)] * 2))
+            await _served(partial(things.coalesced().update_one, hot, update))
+            await _served(partial(run_transaction, self.client, self._serve))
             for preference in PREFERENCES:
                 things = self.collection.with_options(read_preference=preference)
                 await _served(partial(things.find_one, hot))
+
+    async def _serve(self, session: Any) -> None:
+        update = {"$inc": {"served": 1}}
+        await self.collection.update_one({"_id": "hot"}, update, session=session)
 
     def _judge_outcomes(self) -> None:
         primary = self.set.primary
@@ -1033,6 +1049,8 @@ def _times(
             return int(f"d{tag}" not in documents)
         case "operation":
             return int(documents[f"u{tag}"].get(tag, 0))
+        case "update_many" if operation.how % 2:
+            return int(f"d{tag}" not in documents)
         case "update_many":
             return max(int(documents[f"many{n}"].get(tag, 0)) for n in range(2))
         case _:

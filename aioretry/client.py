@@ -66,8 +66,9 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         **kwargs: As for ``AsyncIOMotorClient``.
 
     Raises:
-        TypeError: ``hooks`` holds something that can't be called, or ``max_concurrent_attempts``,
-            ``max_waiting_writes`` or ``retry_budget`` is not a whole number.
+        TypeError: ``hooks`` is no list, or holds something that can't be called, or
+            ``max_concurrent_attempts``, ``max_waiting_writes`` or ``retry_budget`` is not a whole
+            number.
         ValueError: ``max_concurrent_attempts``, ``max_waiting_writes`` or ``retry_budget`` is
             less than 1, or ``doubt_after`` or ``fail_fast_after`` is not above 0.
         ConfigurationError: As for ``AsyncIOMotorClient``.

@@ -472,7 +472,7 @@ class BeginsOperations:
             The operation, to be entered with ``async with``.
 
         Raises:
-            TypeError: ``timeout`` is not a number.
+            TypeError: ``timeout`` is not a number, or ``key`` is not what a ``Keys`` has made.
             ValueError: ``timeout`` is negative or NaN.
             ConfigurationError: The collection's write concern is ``w: 0``.
             InvalidOperation: A session that ``session.bind()`` has made the one of this block is in
@@ -488,5 +488,15 @@ class BeginsOperations:
             raise ConfigurationError(
                 "operation() needs an acknowledged write concern; this collection has w: 0"
             )
-        source = None if key is None else key.source(self)
+        source = None if key is None else _key(key).source(self)
         return Operation(self._write_path, self._target(), timeout, source)
+
+
+def _key(key: OperationKey) -> OperationKey:
+    """Return a key that the user gave."""
+    if not callable(getattr(key, "source", None)):
+        raise TypeError(
+            'key must be what aioretry.idempotent.Keys makes, such as keys("order-42"), '
+            f"not {type(key).__name__}"  # and not which one: keys are nobody else's business
+        )
+    return key

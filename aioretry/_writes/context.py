@@ -315,6 +315,8 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 def all_hooks(hooks: Iterable[Hook]) -> tuple[Hook, ...]:
     """Return who is told of what: the log, and the user's own."""
+    if not isinstance(hooks, Iterable):
+        raise TypeError(f"hooks must be a list of callables, such as [print], not {hooks!r}")
     listed = list(hooks)
     for hook in listed:
         if not callable(hook):

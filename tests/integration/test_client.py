@@ -16,6 +16,8 @@ from pymongo import ReadPreference, monitoring
 from pymongo.errors import ConfigurationError, InvalidOperation
 
 from aioretry import Outcome, RetryClient, RetryMotorCollection, RetryMotorDatabase, outcome_of
+from aioretry.idempotent import Keys
+from aioretry.pymongo import AsyncRetryClient
 from aioretry.testing import ReplicaSet, Standalone
 
 URI = "mongodb://127.0.0.1:1/things?replicaSet=none"
@@ -187,13 +189,16 @@ class TestArguments:
             ({"max_concurrent_attempts": "4"}, TypeError, "must be a whole number, not '4'"),
             ({"max_concurrent_attempts": True}, TypeError, "must be a whole number, not True"),
             ({"hooks": [1]}, TypeError, "hooks must be callables, not 1"),
+            ({"hooks": print}, TypeError, r"hooks must be a list of .* \[print\], not <built-in"),
+            ({"hooks": None}, TypeError, r"hooks must be a list of callables, .* not None"),
             ({"replicaset": 5}, TypeError, "replicaset"),
         ],
     )
-    def test_bad_arguments_are_refused(self, options, error, text):
+    @pytest.mark.parametrize("made", [RetryClient, AsyncRetryClient])
+    def test_bad_arguments_are_refused(self, made, options, error, text):
         """A bad argument is named, with what was given."""
         with pytest.raises(error, match=text):
-            RetryClient("mongodb://127.0.0.1:1", **options)
+            made("mongodb://127.0.0.1:1", **options)
 
     async def test_bad_timeouts_of_an_operation(self):
         """operation(timeout=) is checked like deadline()."""
@@ -202,6 +207,17 @@ class TestArguments:
                 client.db.things.operation(timeout=-1)
             with pytest.raises(TypeError, match="timeout must be a number"):
                 client.db.things.operation(timeout="1")
+
+    @pytest.mark.parametrize("made", [RetryClient, AsyncRetryClient])
+    @pytest.mark.parametrize("key", ["order-42", b"order-42", Keys(bytes(16), "orders"), 5, ""])
+    async def test_bad_keys_of_an_operation(self, made, key):
+        """operation(key=) takes what Keys makes; of anything else it names the type alone."""
+        async with made(URI) as client:
+            with pytest.raises(TypeError, match="key must be what") as refused:
+                client.db.things.operation(key=key)
+        told = str(refused.value)
+        assert 'keys("order-42")' in told
+        assert told.endswith(f"not {type(key).__name__}")
 
     async def test_operation_needs_an_acknowledged_write_concern(self):
         """operation() on a w: 0 collection is refused."""

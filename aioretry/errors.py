@@ -217,8 +217,11 @@ def outcome_of(exc: BaseException) -> Outcome | None:
         The outcome, or None if the exception has nothing to do with a write of this library. For
         ``insert_many`` and ``bulk_write`` it is the one that all statements share; ``UNKNOWN`` if
         they don't share one, and :func:`partial_result_of` tells each.
+
+    Raises:
+        TypeError: ``exc`` is no exception.
     """
-    report = report_of(exc)
+    report = report_of(require_exception(exc))
     return None if report is None else report.outcome
 
 
@@ -231,8 +234,11 @@ def attempts_of(exc: BaseException) -> tuple[Attempt, ...]:
     Returns:
         The attempts of the write, oldest first; empty if nothing was tried or if the exception has
         nothing to do with a write of this library.
+
+    Raises:
+        TypeError: ``exc`` is no exception.
     """
-    report = report_of(exc)
+    report = report_of(require_exception(exc))
     return () if report is None else report.attempts
 
 
@@ -245,9 +251,24 @@ def partial_result_of(exc: BaseException) -> PartialResult | None:
     Returns:
         The partial result, or None if the exception does not come from an ``insert_many`` or
         ``bulk_write`` of this library.
+
+    Raises:
+        TypeError: ``exc`` is no exception.
     """
-    report = report_of(exc)
+    report = report_of(require_exception(exc))
     return None if report is None else report.partial_result
+
+
+def require_exception(exc: object) -> BaseException:
+    """Return an exception that the user gave.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(exc, BaseException):
+        kind = type(exc).__name__
+        raise TypeError(f"exc must be an exception, the one that was caught, not {kind}")
+    return exc
 
 
 def own_report_of(exc: BaseException) -> Report | None:

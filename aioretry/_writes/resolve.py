@@ -13,7 +13,15 @@ from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._writes.future import RunningWrite
 from aioretry.deadlines import Deadline, validate_seconds
-from aioretry.errors import Attempt, Doubt, Outcome, Report, ResolveError, report_of
+from aioretry.errors import (
+    Attempt,
+    Doubt,
+    Outcome,
+    Report,
+    ResolveError,
+    report_of,
+    require_exception,
+)
 
 T = TypeVar("T")
 
@@ -199,11 +207,11 @@ async def resolve(exc: BaseException, timeout: float | None = None) -> Any:  # n
         PyMongoError: What came of it this time. :func:`outcome_of` tells the outcome; if that is
             still ``UNKNOWN``, this exception can be resolved in its turn.
         ClientDraining: The client is being drained.
-        TypeError: ``timeout`` is not a number.
+        TypeError: ``exc`` is no exception, or ``timeout`` is not a number.
         ValueError: ``timeout`` is negative or NaN.
     """
     seconds = validate_seconds("timeout", timeout)
-    report = report_of(exc)
+    report = report_of(require_exception(exc))
     if report is None or report.outcome is None:
         raise ResolveError(
             "exc must be an exception that came out of a write of aioretry, "

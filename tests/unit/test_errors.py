@@ -1,10 +1,23 @@
 """What an exception knows of the write that it came out of."""
 
-from aioretry import Attempt, Outcome, attempts_of, outcome_of
+import asyncio
+
+import pytest
+
+from aioretry import Attempt, Outcome, attempts_of, outcome_of, partial_result_of, resolve
+from aioretry._faces import settled
 from aioretry.errors import attach
 
 
 class TestErrors:
+    @pytest.mark.parametrize("given", ["x", None, ValueError, asyncio.Future])
+    @pytest.mark.parametrize("ask", [outcome_of, attempts_of, partial_result_of, resolve])
+    async def test_what_is_no_exception(self, ask, given):
+        """Whoever asks about something else, such as a result or a class, is told what to give."""
+        kind = type(given).__name__
+        with pytest.raises(TypeError, match=f"exc must be an exception, .*, not {kind}$"):
+            await settled(ask(given))
+
     def test_foreign_exceptions_know_nothing(self):
         """An exception that is no write's has no outcome and no attempts."""
         assert (None, ()) == (outcome_of(ValueError()), attempts_of(ValueError()))

@@ -126,6 +126,9 @@ class WritePath:
         self.makes_transactions: bool = not is_load_balanced
         """Whether transactions are made by attempts, and not by the driver."""
 
+        self.is_known_to_transact: bool = False
+        """Whether servers were seen that have transactions; it is asked once."""
+
         self._driver = driver
         self._timeout = timeout
         self._policy = policy

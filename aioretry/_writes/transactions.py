@@ -6,16 +6,17 @@ import random
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio
-from pymongo.errors import InvalidOperation, NetworkTimeout, PyMongoError
+from pymongo.errors import ConfigurationError, InvalidOperation, NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from aioretry._commands.error_codes import LABELS
 from aioretry._commands.transactions import DATABASE
+from aioretry._commands.transactions import abort as abort_command
 from aioretry._retry.monitoring import OperationWatch
 from aioretry._retry.transactions import (
     RETRY_LIMIT,
@@ -36,10 +37,10 @@ from aioretry._writes.aborts import (
     time_for_abort,
 )
 from aioretry._writes.commits import commit, explain, tell_retry
-from aioretry._writes.context import TransactionalSession, settled
+from aioretry._writes.context import TransactionalSession, path_of, settled
 from aioretry._writes.under_way import Whole
 from aioretry.deadlines import Deadline, deadline, nearest, validate_seconds
-from aioretry.errors import DeadlineExceeded, Outcome, links_of, outcome_of, refusal
+from aioretry.errors import DeadlineExceeded, Outcome, attach, links_of, outcome_of, refusal
 
 T = TypeVar("T")
 
@@ -47,6 +48,36 @@ Options: TypeAlias = tuple[ReadConcern | None, WriteConcern | None, Any, int | N
 
 _TRANSACTION, _COMMIT = "with_transaction", "commit_transaction"
 _ENDED = "the session was ended in the block of transaction(), and its transaction aborted by that"
+
+
+async def require_transactions(client: Any, name: str) -> None:
+    """Refuse a client whose servers have no transactions; wait for one, before the first of them.
+
+    Args:
+        client: The client.
+        name: What needs them, as the user knows it.
+
+    Raises:
+        TypeError: It is a client of another class.
+        ConfigurationError: Its servers have none; nothing was sent.
+        PyMongoError: No server was found.
+    """
+    path = path_of(client)
+    if path.is_known_to_transact:
+        return
+    command = replace(abort_command(WriteConcern(), None), operation=name)
+    try:
+        views = await path.coordinator().waits.servers(command, path.deadline())
+    except BaseException as exc:
+        attach(exc, Outcome.NOT_APPLIED, [])
+        raise
+    if not all(view.can_retry_writes for view in views):
+        raise refusal(
+            ConfigurationError(
+                f"{name} needs transactions: a replica set or a sharded cluster; nothing was sent"
+            )
+        )
+    path.is_known_to_transact = True
 
 
 async def run_transaction(

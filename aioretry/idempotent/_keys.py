@@ -195,6 +195,7 @@ class Keys:
                 beside it; or the work has ended its transaction; or the server had aborted that
                 three times in a row before the work was done, because the work caught an error, or
                 took longer than ``transactionLifetimeLimitSeconds``. Nothing is applied.
+            ConfigurationError: The servers have no transactions: it is a standalone one.
             TypeError: An argument is of another type.
             ValueError: ``key`` is empty.
             Exception: Whatever the work raised.

@@ -27,11 +27,20 @@ from aioretry import (
     deadline,
     outcome_of,
 )
-from aioretry._faces import Client, Collection, Database, Session, contended, settled, under_way_of
+from aioretry._faces import (
+    Client,
+    Collection,
+    Database,
+    Session,
+    contended,
+    require_transactions,
+    settled,
+    under_way_of,
+)
 from aioretry.errors import attach, refusal
 from aioretry.idempotent._errors import IdempotencyConflict, KeyInUseError
 from aioretry.idempotent._keys_derived import Names
-from aioretry.idempotent._keys_records import MOST_BYTES, Records, transact
+from aioretry.idempotent._keys_records import MOST_BYTES, Records, insist, transact
 from aioretry.idempotent._once_turns import Turn, Turns, acquired
 
 Work: TypeAlias = Callable[[Session], Awaitable[Mapping[str, Any]]]
@@ -161,6 +170,7 @@ class OnceCall:
         raise self._late()
 
     async def _run(self) -> OnceAnswer:
+        await insist(lambda: require_transactions(self._client, "once()"))
         records = None if self._records is None else await self._records.of(self._database)
         own = self._turns.lock_of(self._client, self._id)
         has_waited = own.locked()

@@ -15,16 +15,18 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
 from pymongo import MongoClient
 from pymongo.errors import (
+    ConfigurationError,
     DuplicateKeyError,
     InvalidOperation,
     OperationFailure,
+    ServerSelectionTimeoutError,
     WriteConcernError,
 )
 
 from aioretry import DeadlineExceeded, Outcome, deadline, outcome_of
 from aioretry._writes import transactions
 from aioretry.idempotent import IdempotencyConflict, KeyInUseError, Keys, _once
-from aioretry.testing import FakeMongoses
+from aioretry.testing import FakeMongoses, Standalone
 from tests.idempotent.keyed import NAMESPACE, SECRET, keyed_collection
 
 DUPLICATE_KEY = 11001  # an old code of it, which needs no details
@@ -523,6 +525,38 @@ def test_in_one_loop_after_the_other(shared_set, client_class):
 
     for run in 1, 2:
         assert asyncio.run(use(run)) == [run] * 3
+
+
+def insert_into(database):
+    """Good work, in a database."""
+
+    async def work(session):
+        await database.c.insert_one({}, session=session)
+        return {}
+
+    return work
+
+
+class TestServers:
+    @pytest.mark.parametrize("key", ["1", None])
+    async def test_a_standalone_server(self, server_version, key, client_class):
+        """A standalone server has no transactions; nothing is begun, and nothing is sent to it."""
+        with Standalone(server_version) as server:
+            async with client_class(server.uri) as client, Keys(SECRET, NAMESPACE) as keys:
+                database = client.aioretry_tests
+                with pytest.raises(ConfigurationError, match="a replica set or a sharded") as error:
+                    await keys.once(key, insert_into(database), database=database)
+                assert Outcome.NOT_APPLIED is outcome_of(error.value)
+                assert [] == await database.list_collection_names()
+
+    async def test_no_server(self, client_class):
+        """Where no server is found, that is what is said; nothing is applied."""
+        uri = "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=10"
+        async with client_class(uri) as client, Keys(SECRET, NAMESPACE) as keys:
+            database = client.aioretry_tests
+            with pytest.raises(ServerSelectionTimeoutError) as error:
+                await keys.once("1", insert_into(database), database=database)
+        assert Outcome.NOT_APPLIED is outcome_of(error.value)
 
 
 class TestWork:

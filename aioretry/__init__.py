@@ -8,7 +8,7 @@ A module imports only from lower lines; those above the public names import from
     telemetry                            hooks for spans and metrics
     outbox                               effects outside the database
     idempotent  streams                  safe repetitions, aggregates that follow
-    _faces  _targets                     either driver's client, to these; what commands name
+    _cli  _faces                         what commands share; either driver's client, to these
     -                                    the public names
     client  pymongo                      Motor's or PyMongo's classes, their writes retried
     database  session

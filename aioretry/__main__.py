@@ -1,23 +1,20 @@
 """The command line: ``python -m aioretry COMMAND``."""
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from aioretry import __version__
+from aioretry._cli import USAGE, complain, hidden
 from aioretry._demo import options as demo
 from aioretry._doctor import options as doctor
 from aioretry.outbox import command as outbox
 from aioretry.streams import command as stream
 
-# Whatever is between two pieces of a connection string with spaces in it is a piece of it, too.
-_QUOTED: Final = re.compile(r"\S*(?:://|@)(?:.*(?:://|@))?\S*", re.DOTALL)
-
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints quote no connection string."""
+    """A parser whose complaints are one line, and quote no connection string."""
 
     def error(self, message: str) -> NoReturn:
         """Complain of the arguments, and exit with code 2.
@@ -25,7 +22,7 @@ class _Parser(argparse.ArgumentParser):
         Args:
             message: What is wrong; what may hold credentials of it is not told.
         """
-        super().error(_QUOTED.sub("***", message))
+        sys.exit(complain(hidden(message), f"see `{self.prog} --help`", USAGE))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

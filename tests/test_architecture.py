@@ -27,17 +27,17 @@ RANKS = ranks()
 # itself what the outcome of all is, `_faces` says what is either driver's, and the doctor knows by
 # the same as the write path what is not MongoDB.
 ABOVE = {
-    "__main__": {"_demo", "_doctor", "outbox", "streams"},
-    "_demo": {"_demo", "pymongo"},
-    "_doctor": {"_commands", "pymongo"},
+    "__main__": {"_cli", "_demo", "_doctor", "outbox", "streams"},
+    "_demo": {"_cli", "_demo", "pymongo"},
+    "_doctor": {"_cli", "_commands", "pymongo"},
     "_faces": {"_writes", "pymongo"},
     "_web": {"_faces", "idempotent"},
     "aiohttp": {"_faces", "_web", "idempotent", "pymongo"},
     "asgi": {"_faces", "_web", "idempotent"},
     "fastapi": {"_faces", "_web", "asgi", "idempotent", "pymongo"},
     "idempotent": {"_faces", "errors"},
-    "outbox": {"_faces", "_targets", "errors", "streams"},
-    "streams": {"_faces", "_targets", "pymongo"},
+    "outbox": {"_cli", "_faces", "errors", "streams"},
+    "streams": {"_cli", "_faces", "pymongo"},
     "telemetry": {"_faces", "events", "outbox"},
 }
 # Inside a room, too.

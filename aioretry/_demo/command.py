@@ -8,6 +8,7 @@ from typing import Final
 from pymongo.errors import PyMongoError
 from rich.console import Console
 
+from aioretry._cli import ASK_THE_DOCTOR, INTERRUPTED, complain, reason
 from aioretry._demo.counting import exit_code
 from aioretry._demo.database import DatabaseInUseError
 from aioretry._demo.display import WIDTH, show
@@ -24,8 +25,6 @@ from aioretry.testing import (
     find_mongod,
 )
 
-NOT_RUN: Final = 2
-INTERRUPTED: Final = 130
 _THREADS: Final = "MOTOR_MAX_WORKERS"
 
 
@@ -53,13 +52,13 @@ def run(plan: Plan, uri: str | None, *, as_json: bool) -> int:
         console.print(f"interrupted after {state.elapsed:.1f} s; nothing is left behind")
         return INTERRUPTED
     except (MongodNotFoundError, MongodStartError, NoPrimaryError, DatabaseInUseError) as exc:
-        return _refuse(str(exc))
+        return complain(str(exc), "")
     except PyMongoError as exc:
-        return _refuse(f"the set can't be used: {_first_part(exc)}")
+        return complain(f"the set can't be used: {reason(exc)}", ASK_THE_DOCTOR)
     except ExceptionGroup as group:  # out of a phase
         if group.split((MongodStartError, NoPrimaryError))[1] is not None:
             raise
-        return _refuse(str(group.exceptions[0]))
+        return complain(str(group.exceptions[0]), "start the demo again")
     if as_json:
         Console(soft_wrap=True).print_json(data=as_data(state, result))
     else:
@@ -70,16 +69,6 @@ def run(plan: Plan, uri: str | None, *, as_json: bool) -> int:
 async def _watch(state: State, where: str | Mongod, console: Console) -> Result:
     async with show(state, console):
         return await run_once(state, where)
-
-
-def _first_part(exc: PyMongoError) -> str:
-    # What the driver adds of its settings and of the topology hides what is wrong.
-    return str(exc).partition(" (configured ")[0].partition(", Timeout: ")[0]
-
-
-def _refuse(why: str) -> int:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(why, markup=False)
-    return NOT_RUN
 
 
 def _get_enough_threads(plan: Plan) -> None:

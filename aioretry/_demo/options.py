@@ -3,6 +3,7 @@
 import argparse
 import math
 
+from aioretry._cli import complain
 from aioretry._demo.plan import LEAST_SECONDS, MOST_WRITERS, Plan
 
 _EPILOG = """\
@@ -62,7 +63,7 @@ def _run(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as exc:
         if (exc.name or "").partition(".")[0] != "rich":
             raise
-        raise SystemExit("the demo needs rich: pip install 'aioretry-mongo[demo]'") from None
+        return complain("the demo needs rich", "pip install 'aioretry-mongo[demo]'")
     plan = Plan(arguments.seconds, arguments.writers, arguments.client)
     return command.run(plan, arguments.uri, as_json=arguments.json)
 

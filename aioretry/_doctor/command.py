@@ -8,19 +8,18 @@ from typing import Final
 
 from pymongo.errors import ConfigurationError, PyMongoError
 
+from aioretry._cli import INTERRUPTED, complain
 from aioretry._doctor.facts import Facts
 from aioretry._doctor.gather import gather
 from aioretry._doctor.judge import Answer, judge
 from aioretry._doctor.report import json_of, text_of
 from aioretry._doctor.secrets import is_clear, without_secrets
 
-USAGE: Final = 2
 DEFECT: Final = 70
-INTERRUPTED: Final = 130
 _FROM_ENVIRONMENT: Final = "env:"
 _UNCLEAR: Final = (
-    "the connection string makes no client: it is not clear where its user name and password end; "
-    "characters such as / : @ % in them must be percent-encoded"
+    "the connection string makes no client: it is not clear where its user name and password end",
+    "characters such as / : @ % in them must be percent-encoded",
 )
 
 
@@ -40,11 +39,14 @@ def run(uri: str, seconds: float, *, as_json: bool) -> int:
         if name not in os.environ:
             # A connection string that was put there by mistake is not told.
             told = f" {name}" if name.isidentifier() else " of that name"
-            return _refuse(f"there is no environment variable{told}")
+            return complain(
+                f"there is no environment variable{told}",
+                "export it with the connection string, or give that itself",
+            )
         uri = os.environ[name]
     if not is_clear(uri):
         # The driver would take a part of the password for a host, and look its name up.
-        return _refuse(_UNCLEAR)
+        return complain(*_UNCLEAR)
     # What PyMongo logs of its connections could hold what must not be told.
     logging.getLogger("pymongo").setLevel(logging.CRITICAL)
     try:
@@ -71,8 +73,15 @@ def _tell(facts: Facts, *, as_json: bool) -> int:
 def _explain(exc: Exception, uri: str) -> int:
     why = f"{type(exc).__name__}: {without_secrets(str(exc), uri)}"
     if _is_of_dns(exc):
-        return _refuse(f"no server could be asked: {why}", Answer.UNREACHABLE.value)
-    return _refuse(f"the connection string makes no client: {why}")
+        return complain(
+            f"no server could be asked: {why}",
+            "check the host name, and that its DNS can be asked from here",
+            Answer.UNREACHABLE.value,
+        )
+    return complain(
+        f"the connection string makes no client: {why}",
+        "correct it; its form is mongodb://USER:PASSWORD@HOST:PORT,.../?OPTION=VALUE",
+    )
 
 
 def _is_of_dns(exc: Exception) -> bool:
@@ -82,9 +91,8 @@ def _is_of_dns(exc: Exception) -> bool:
 
 
 def _give_up(exc: Exception) -> int:
-    return _refuse(f"the doctor itself has failed ({type(exc).__name__})", DEFECT)
-
-
-def _refuse(why: str, code: int = USAGE) -> int:
-    sys.stderr.write(f"{why}\n")
-    return code
+    return complain(
+        f"the doctor itself has failed ({type(exc).__name__})",
+        "report it, with the versions of aioretry, PyMongo and the server",
+        DEFECT,
+    )

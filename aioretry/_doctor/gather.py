@@ -1,16 +1,19 @@
 """Asks a deployment what it is, by a real client, and writes nothing."""
 
 import asyncio
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
 import pymongo
 from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_preferences import Nearest
+from pymongo.uri_parser import parse_uri
 
 from aioretry import deadline
+from aioretry._cli import reason
 from aioretry._doctor.facts import (
     Absent,
     ClientFacts,
@@ -33,6 +36,7 @@ _TOPOLOGIES: Final = {
     "LoadBalanced": "load balanced",
 }
 _NOT_MONGODB: Final = "You appear to be connected to"
+_UNKNOWN_OPTION: Final = "Unknown option."
 _UNREAD: Final = "the server does not say"
 
 _asked: ContextVar[Address | None] = ContextVar("aioretry_doctor_asked", default=None)
@@ -108,7 +112,7 @@ async def _ask(
         topology: Any = client.topology_description
         known = topology.server_descriptions().get(address)
         cause = None if known is None else known.error
-        return Absent(name, _why(cause if isinstance(cause, Exception) else exc, uri))
+        return Absent(name, _why(cause if isinstance(cause, PyMongoError) else exc, uri))
 
 
 async def _default_write_concern(
@@ -168,8 +172,26 @@ def _client_facts(client: AsyncRetryClient[Any], uri: str, ignored: Sequence[str
         max_pool_size=pool.max_pool_size,
         logs_in=has_credentials(uri),
         pymongo=tuple(part for part in pymongo.version_tuple if isinstance(part, int)),
-        ignored=tuple(without_secrets(text, uri) for text in ignored),
+        ignored=tuple(without_secrets(text, uri) for text in _named(ignored, uri)),
     )
+
+
+def _named(ignored: Sequence[str], uri: str) -> Iterator[str]:
+    """Return warnings; those of unknown options, which PyMongo does not name, with the name."""
+    query = uri.partition("?")[2]
+    names = (each.partition("=")[0] for each in re.split("[&;]", query))
+    unknown = (name for name in names if _is_unknown(name))
+    for text in ignored:
+        is_nameless = text.startswith(_UNKNOWN_OPTION)
+        yield f"{next(unknown, 'one')}: {text}" if is_nameless else text
+
+
+def _is_unknown(option: str) -> bool:
+    try:
+        parse_uri(f"mongodb://host/?{option}=0")
+    except (PyMongoError, ValueError) as exc:  # perhaps only of its value
+        return str(exc).startswith(_UNKNOWN_OPTION)
+    return False
 
 
 def _topology(name: str, members: Sequence[Member]) -> str:
@@ -198,10 +220,8 @@ def _problem(absent: Sequence[Absent]) -> str:
     return "; ".join(f"{each.address}: {each.why}" for each in absent) or "nobody answered"
 
 
-def _why(exc: Exception, uri: str) -> str:
+def _why(exc: PyMongoError, uri: str) -> str:
     if isinstance(exc, OperationFailure) and exc.code in {18, 8000}:
         return "the login failed: wrong user name, password or authentication database"
-    # What the driver adds of its settings and of the topology hides what is wrong.
-    text = str(exc).partition(" (configured ")[0].partition(", Timeout: ")[0]
     kind = "" if isinstance(exc, ServerSelectionTimeoutError) else f"{type(exc).__name__}: "
-    return without_secrets(kind + text, uri)
+    return without_secrets(kind + reason(exc), uri)

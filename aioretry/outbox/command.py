@@ -11,15 +11,14 @@ from dataclasses import asdict
 from functools import partial
 from typing import Final
 
-from pymongo.errors import PyMongoError
+from bson.objectid import ObjectId
 
 from aioretry import ClientDraining, drain
-from aioretry._targets import load, runs
+from aioretry._cli import FAILED, complain, load, runs
 from aioretry.outbox._outbox import Outbox
 from aioretry.outbox._relay import Relay
 
 DONE: Final = 0
-FAILED: Final = 1
 
 _EPILOG = """\
 TARGET names an aioretry.outbox.Relay, or a function without arguments that returns one. It is
@@ -56,7 +55,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     verb("dead", _dead, "the entries that were given up, and why: a line of JSON each")
     for name, told in (("retry", "hand on again"), ("discard", "remove")):
         one = verb(name, _change, f"{told} an entry that was given up")
-        one.add_argument("entry", metavar="ENTRY", help="its id")
+        one.add_argument("entry", metavar="ENTRY", type=_entry, help="its id")
         one.set_defaults(change=getattr(Outbox, name))
 
 
@@ -70,11 +69,7 @@ def _command(verb: Verb) -> Callable[[argparse.Namespace], int]:
 async def _with_relay(verb: Verb, arguments: argparse.Namespace) -> int:
     relay = await load(arguments.target, Relay)
     async with relay.outbox.client:
-        try:
-            return await verb(relay, arguments)
-        except PyMongoError as exc:
-            sys.stderr.write(f"{type(exc).__name__}: {exc}\n")
-            return FAILED
+        return await verb(relay, arguments)
 
 
 async def _run(relay: Relay, arguments: argparse.Namespace) -> int:
@@ -109,5 +104,10 @@ async def _dead(relay: Relay, _: argparse.Namespace) -> int:
 async def _change(relay: Relay, arguments: argparse.Namespace) -> int:
     if await arguments.change(relay.outbox, arguments.entry):
         return DONE
-    sys.stderr.write(f"no entry {arguments.entry} was given up\n")
-    return FAILED
+    return complain(f"no entry {arguments.entry} was given up", "`dead` says which were", FAILED)
+
+
+def _entry(text: str) -> str:
+    if not ObjectId.is_valid(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no id; `dead` says those of the entries")
+    return text

@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from bson import json_util
-from pymongo.errors import PyMongoError
 
-from aioretry._targets import INTERRUPTED, load, runs
+from aioretry._cli import FAILED, INTERRUPTED, complain, load, runs
 from aioretry.streams._aggregator import Aggregator
 from aioretry.streams._errors import (
     LeaseLostError,
@@ -28,8 +27,6 @@ from aioretry.streams._rebuilding import OnProgress, Progress
 from aioretry.streams._status import PartStatus
 
 DONE: Final = 0
-FAILED: Final = 1
-WRONG: Final = 2
 NEEDS_REBUILD: Final = 3
 _PAUSE = 1.0  # seconds between two lines of progress, at least
 
@@ -97,15 +94,14 @@ async def _with_aggregator(verb: Verb, arguments: argparse.Namespace) -> int:
         except asyncio.CancelledError:
             return int(arguments.when_asked) if was_asked else INTERRUPTED
         except RebuildNeededError as exc:
-            return _complain(exc, NEEDS_REBUILD)
-        except (StreamError, PyMongoError) as exc:
-            return _complain(exc, FAILED)
+            return complain(_named(exc), "", NEEDS_REBUILD)
+        except StreamError as exc:
+            return complain(_named(exc), "", FAILED)
 
 
 async def _run(aggregator: Aggregator, arguments: argparse.Namespace) -> int:
     if not 0 <= arguments.part < aggregator.parts:
-        _say(f"--part is one of 0 to {aggregator.parts - 1}, not {arguments.part}")
-        return WRONG
+        return complain(f"--part is one of 0 to {aggregator.parts - 1}, not {arguments.part}", "")
     while True:
         try:
             await aggregator.run(arguments.part, until_caught_up=arguments.until_caught_up)
@@ -186,6 +182,5 @@ def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
-def _complain(exc: Exception, code: int) -> int:
-    _say(f"{type(exc).__name__}: {exc}")
-    return code
+def _named(exc: Exception) -> str:
+    return f"{type(exc).__name__}: {exc}"

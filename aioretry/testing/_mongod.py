@@ -17,6 +17,7 @@ _DEFAULT_VERSION: Final = "6.0"  # where it can be fetched
 
 _VERSION: Final = re.compile(r"\d+\.\d+")
 _VERSION_LINE: Final = re.compile(r"db version v(\d+\.\d+\.\d+\S*)")
+_ANOTHER: Final = "set AIORETRY_MONGOD to the path of one that does"
 
 
 class MongodNotFoundError(RuntimeError):
@@ -76,7 +77,10 @@ def _installed() -> list[Path]:
     found: list[Path] = []
     if named := os.environ.get("AIORETRY_MONGOD"):
         if not os.access(named, os.X_OK) or Path(named).is_dir():
-            raise MongodNotFoundError(f"AIORETRY_MONGOD is no program that can be run: {named}")
+            raise MongodNotFoundError(
+                f"AIORETRY_MONGOD is no program that can be run: {named}; set it to the path of a "
+                "mongod, or unset it"
+            )
         found.append(Path(named).absolute())
     if on_path := shutil.which("mongod"):
         found.append(Path(on_path).absolute())
@@ -139,9 +143,10 @@ def _version_of(path: Path, env: Mapping[str, str]) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
-        raise MongodNotFoundError(f"{path} does not start: {exc}") from exc
+        raise MongodNotFoundError(f"{path} does not start: {exc}; {_ANOTHER}") from exc
     if found := _VERSION_LINE.search(answer.stdout):
         return found[1]
     raise MongodNotFoundError(
-        f"{path} does not say its version: exit code {answer.returncode}, {answer.stderr.strip()}"
+        f"{path} does not say its version: exit code {answer.returncode}, {answer.stderr.strip()}; "
+        f"{_ANOTHER}"
     )

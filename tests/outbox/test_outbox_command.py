@@ -71,7 +71,7 @@ async def start(replica_set, web, client):
     started = []
     calls, mails = web.ports
 
-    async def start(*arguments):
+    async def start(*arguments, **env):
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *arguments,
@@ -81,6 +81,7 @@ async def start(replica_set, web, client):
                 "WEBHOOK": f"http://127.0.0.1:{calls}/orders",
                 "SMTP": f"127.0.0.1:{mails}",
                 "PYTHONPATH": os.getcwd(),  # noqa: PTH109 - as text
+                **env,
             },
             stdout=PIPE,
             stderr=PIPE,
@@ -139,14 +140,25 @@ async def test_from_an_order_to_its_mail(client, start, web):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("run", "examples.outbox:nothing"), 1, "can't be imported"),
-        (("status", "examples.outbox:SMTP"), 1, "is no aioretry.outbox.Relay"),
-        (("discard", TARGET, "nothing"), 1, "no entry nothing was given up"),
+        (("run", "examples.outbox:nothing"), 2, "can't be imported"),
+        (("status", "examples.outbox:SMTP"), 2, "is no aioretry.outbox.Relay"),
+        (("discard", TARGET, 24 * "a"), 1, "was given up; `dead` says which were"),
+        (("retry", "no.such:relay", "zzz"), 2, "'zzz' is no id"),
         (("run",), 2, "TARGET"),
     ],
 )
 async def test_misuse(start, arguments, code, words):
-    """It says what is wrong, and ends with its code."""
+    """It says in one line what is wrong, and ends with its code."""
     ended, _, complained = await done(await start(*COMMAND, *arguments))
-    assert ended == code
+    assert (ended, complained.count("\n")) == (code, 1)
     assert words in complained
+
+
+async def test_nobody_there(start, free_port):
+    """One line says which servers were asked, and what to do."""
+    there = f"127.0.0.1:{free_port}"
+    env = {"MONGODB_URI": f"mongodb://{there}/?serverSelectionTimeoutMS=300"}
+    code, _, complained = await done(await start(*COMMAND, "status", TARGET, **env))
+    assert (code, complained.count("\n")) == (1, 1)
+    assert f"(asked: {there}); check" in complained
+    assert "TopologyDescription" not in complained

@@ -28,3 +28,8 @@ def aggregator(parts: int = 1) -> Aggregator:
 def divided() -> Aggregator:
     """The same for two workers."""
     return aggregator(2)
+
+
+def broken() -> Aggregator:
+    """What fails in the code of the service."""
+    raise KeyError("DATABASE")

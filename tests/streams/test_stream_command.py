@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from aioretry.streams.command import DONE, FAILED, INTERRUPTED, NEEDS_REBUILD, WRONG
+from aioretry._cli import FAILED, INTERRUPTED, USAGE
+from aioretry.streams.command import DONE, NEEDS_REBUILD
 from tests.streams.tagging import animal
 from tests.streams.workers import done, ended, start
 
@@ -76,7 +77,7 @@ async def test_interrupted(verb, number, replica_set, documents, aggregator):
 async def test_no_such_part(replica_set, documents):
     """A part that is not there is told in one line."""
     code, _, why = await done(replica_set.uri, documents.name, "run", "--part", "9")
-    assert (WRONG, "--part is one of 0 to 0, not 9\n") == (code, why)
+    assert (USAGE, "--part is one of 0 to 0, not 9\n") == (code, why)
 
 
 async def test_json(replica_set, documents, aggregator):
@@ -139,12 +140,15 @@ async def test_wrong_targets(replica_set, documents):
     for service, text in {
         "tests.streams.service:nothing": "can't be imported",
         "no_such_module:x": "can't be imported",
+        "tests.streams.service": "is not of the form MODULE:NAME",
+        "json:dumps": "json:dumps() fails: TypeError",
+        "tests.streams.service:broken": "service.py, line",
         "tests.streams.service:not_an_aggregator": "is no aioretry.streams.Aggregator",
     }.items():
         code, _, why = await done(replica_set.uri, documents.name, "status", service=service)
-        assert 1 == code
+        assert (USAGE, 1) == (code, why.count("\n"))
         assert text in why
-        assert "Traceback" not in why
+        assert "; " in why
 
 
 async def test_an_error(replica_set, collection):

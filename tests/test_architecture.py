@@ -137,6 +137,7 @@ DRIVER_MODULES = {
     "pymongo.topology_description",
 }
 LEDGER = {PACKAGE / "testing" / f"{name}.py" for name in ("_ledger", "_ledger_report")}
+CLIENT_FIXTURES = PACKAGE / "testing" / "_client_fixtures.py"
 CORE = {module for rank in RANKS[:-1] for module in rank}
 
 
@@ -281,11 +282,11 @@ def test_what_is_pure(path):
 
 
 def test_the_wire_code_shares_nothing_with_what_it_tests():
-    """The test kit imports `bson`, the standard library and itself alone, the ledger apart.
+    """The test kit imports `bson`, the standard library and itself alone.
 
-    A user's URI is read as PyMongo reads it.
+    Apart from the ledger and the fixtures of clients. A user's URI is read as PyMongo reads it.
     """
-    for path in set((PACKAGE / "testing").rglob("*.py")) - LEDGER:
+    for path in set((PACKAGE / "testing").rglob("*.py")) - LEDGER - {CLIENT_FIXTURES}:
         drivers = {n for n in imports_of(path) if n.split(".")[0] in {"pymongo", "motor"}}
         allowed = "pymongo.uri_parser" if path.name == "_target.py" else "nothing"
         assert not {name for name in drivers if not name.startswith(allowed)}, path.name
@@ -302,6 +303,14 @@ def test_the_ledger_imports_values_only():
     drivers = {name for name in modules if name.split(".")[0] in {"pymongo", "motor"}}
     assert {"aioretry.errors", "aioretry.testing"} == ours
     assert {f"pymongo.{name}" for name in allowed} == drivers
+
+
+def test_client_fixtures_take_public_clients():
+    """The fixtures of the test kit know the clients by their public names."""
+    ours = {name for name in imports_of(CLIENT_FIXTURES) if name.startswith("aioretry.")}
+    assert {"aioretry.RetryClient", "aioretry.pymongo", "aioretry.pymongo.AsyncRetryClient"} == {
+        name for name in ours if not name.startswith("aioretry.testing")
+    }
 
 
 def test_no_metaprogramming():

@@ -1,4 +1,4 @@
-"""The pytest plugin: a real replica set, faults and a ledger as fixtures.
+"""The pytest plugin: a real replica set, faults, a ledger and clients as fixtures.
 
 It is active wherever aioretry is installed (entry point `pytest11`), and starts nothing until a
 test asks for it.
@@ -22,6 +22,8 @@ from aioretry.testing._ledger import Ledger
 from aioretry.testing._mongod import MongodNotFoundError
 from aioretry.testing._random_faults import OPTION, one_fault, tell
 from aioretry.testing._replica_set import ReplicaSet
+
+pytest_plugins = ["aioretry.testing._client_fixtures"]
 
 URI_VARIABLE: Final = "AIORETRY_TEST_URI"
 
@@ -112,8 +114,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known, and clients on the loops of pytest-asyncio, where it is active."""
     config.addinivalue_line("markers", _MARKER_HELP)
+    if hasattr(config.option, "asyncio_mode"):
+        config.pluginmanager.import_plugin("aioretry.testing._asyncio_fixtures")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

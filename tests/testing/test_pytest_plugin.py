@@ -1,5 +1,8 @@
 """The pytest plugin, in test runs of its own."""
 
+from typing import Any
+
+import pymongo
 import pytest
 
 from aioretry.testing import ReplicaSet
@@ -275,6 +278,190 @@ def test_fixtures_that_are_asked_for_at_run_time(run) -> None:
         """
     )
     result.assert_outcomes(passed=3, errors=2)
+
+
+EVERY_LOOP = """
+    import pytest
+    import pytest_asyncio
+    from aioretry import RetryClient
+    from aioretry.pymongo import AsyncRetryClient
+
+    clients = []
+
+    async def use(*found):
+        for client in found:
+            await client.fixtures.used.insert_one({})
+            assert await client.fixtures.used.find_one()
+        clients.append(found[0])
+
+    @pytest_asyncio.fixture(scope="session", loop_scope="session")
+    async def service(session_mongo_client, session_motor_client):
+        await use(session_mongo_client, session_motor_client)
+        return session_mongo_client
+
+    @pytest.mark.asyncio
+    @pytest.mark.parametrize("number", range(2))
+    async def test_function(mongo_client, motor_client, number):
+        assert isinstance(mongo_client, AsyncRetryClient)
+        assert isinstance(motor_client, RetryClient)
+        await use(mongo_client, motor_client)
+        assert number == 0 or clients[-1] is not clients[-2]
+
+    @pytest.mark.asyncio(loop_scope="class")
+    class TestClass:
+        async def test_class(self, mongo_client, motor_client, class_mongo_client):
+            assert mongo_client is class_mongo_client
+            await use(mongo_client, motor_client)
+
+    @pytest.mark.asyncio(loop_scope="module")
+    @pytest.mark.parametrize("number", range(2))
+    async def test_module(mongo_client, motor_client, number):
+        await use(mongo_client, motor_client)
+        assert number == 0 or clients[-1] is clients[-2]
+
+    @pytest.mark.asyncio(loop_scope="package")
+    async def test_package(mongo_client, motor_client):
+        await use(mongo_client, motor_client)
+
+    @pytest.mark.asyncio(loop_scope="session")
+    async def test_session(service, mongo_client, motor_client):
+        assert service is mongo_client
+        await use(mongo_client, motor_client)
+
+    @pytest.mark.anyio
+    async def test_anyio(mongo_client, motor_client, mongo_database):
+        await use(mongo_client, motor_client)
+        await mongo_database.things.insert_one({})
+"""
+
+
+@pytest.mark.slow
+def test_clients_on_every_loop(run) -> None:
+    """Each test has clients on its loop, which live as long as that; in strict mode."""
+    result = run(EVERY_LOOP, "--asyncio-mode=strict")
+    result.assert_outcomes(passed=8)
+
+
+def test_clients_of_the_session(run) -> None:
+    """With one loop for all, in automatic mode, there is one client, with the options of all."""
+    result = run(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def mongo_client_options():
+            return {"appname": "kit"}
+
+        @pytest.fixture(scope="session")
+        async def service(session_mongo_client):
+            return session_mongo_client
+
+        clients = []
+
+        @pytest.mark.parametrize("number", range(2))
+        async def test_client(service, mongo_client, motor_client, number):
+            clients.append(mongo_client)
+            assert all(client is service for client in clients)
+            assert mongo_client.options.pool_options.metadata["application"]["name"] == "kit"
+            await mongo_client.fixtures.used.insert_one({})
+            await motor_client.fixtures.used.insert_one({})
+
+        @pytest.mark.mongo_replica_set(members=3)
+        async def test_other_servers(service, mongo_client, mongo_replica_set):
+            assert mongo_client is service
+            await service.fixtures.used.insert_one({})
+            assert len(service.nodes) == len(mongo_replica_set.members) == 3
+        """,
+        "--override-ini=asyncio_default_fixture_loop_scope=session",
+        "--override-ini=asyncio_default_test_loop_scope=session",
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_clients_without_a_loop(run, pytester) -> None:
+    """Without pytest-asyncio, anyio's plugin has a loop; without both, it is said what to do."""
+    pytester.makeini("[pytest]\nfilterwarnings = error")
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.anyio
+        async def test_anyio(mongo_client, motor_client, mongo_database):
+            await mongo_client.fixtures.used.insert_one({})
+            await motor_client.fixtures.used.insert_one({})
+            await mongo_database.things.insert_one({})
+
+        def test_nobody(session_motor_client):
+            pass
+        """,
+        "-p",
+        "no:asyncio",
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["session_motor_client needs an event loop: pip install pytest-asyncio, or mark *"]
+    )
+
+
+@pytest.mark.slow
+def test_databases_of_several_processes(run, monkeypatch, three_members: ReplicaSet) -> None:
+    """Each test has a database of its own on servers that workers share; none of them is left."""
+    addresses = ",".join(member.direct_address for member in three_members.members)
+    monkeypatch.setenv("AIORETRY_TEST_URI", f"mongodb://{addresses}/?replicaSet=rs0")
+    before = _databases(three_members)
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("number", range(6))
+        async def test_own(mongo_database, mongo_database_name, number):
+            assert mongo_database.name == mongo_database_name
+            await mongo_database.things.insert_one({"_id": 1})
+            assert await mongo_database.things.count_documents({}) == 1
+        """,
+        "-n2",
+    )
+    result.assert_outcomes(passed=6)
+    assert before == _databases(three_members)
+
+
+@pytest.mark.slow
+def test_databases_that_are_hard_to_drop(run) -> None:
+    """Tests that end with a fault armed, or a server dead, have their databases dropped."""
+    result = run(
+        """
+        import pymongo
+        import pytest
+
+        names = []
+
+        @pytest.mark.xfail(strict=True, raises=ZeroDivisionError)
+        def test_faults(faults, mongo_database_name, mongo_replica_set):
+            names.append(mongo_database_name)
+            with pymongo.MongoClient(mongo_replica_set.uri) as client:
+                client[mongo_database_name].things.insert_one({})
+            faults.error(13, times=None)
+            raise ZeroDivisionError
+
+        @pytest.mark.mongo_replica_set(processes=True)
+        async def test_dead(mongo_replica_set, mongo_client, mongo_database):
+            names.append(mongo_database.name)
+            await mongo_database.things.insert_one({})
+            await mongo_replica_set.kill(mongo_replica_set.members[0])
+
+        @pytest.mark.mongo_replica_set(processes=True)
+        def test_dropped(mongo_replica_set):
+            with pymongo.MongoClient(mongo_replica_set.uri) as client:
+                assert len(names) == 2
+                assert not {*names} & {*client.list_database_names()}
+        """
+    )
+    result.assert_outcomes(passed=2, xfailed=1)
+
+
+def _databases(servers: ReplicaSet) -> set[str]:
+    with pymongo.MongoClient[Any](servers.uri) as client:
+        return {*client.list_database_names()}
 
 
 ORDINARY = """

@@ -314,7 +314,7 @@ class GroupQueue:
             self._rest()
 
     def _rest(self) -> None:
-        # Nothing has to be ended in time; a timer for what has ended would keep all this until then.
+        # A timer for what has ended would keep all this until then.
         self._ends.clear()
         self._next_look = math.inf
         if self._timer is not None:

@@ -210,8 +210,8 @@ class ServerWaits:
         return math.inf if was_sent or is_commit else self._lost_at + self._fail_fast_after
 
     def look(self, view: TopologyView | None) -> float | None:
-        """Take note of a server that takes writes again."""
-        if view is not None and view.servers_for(None):
+        """Take note of a server that takes writes again, or that nobody will be told of one."""
+        if view is None or view.servers_for(None):
             self._lost_at = None
         return None if self._lost_at is None else _LOOK_EVERY
 

@@ -115,6 +115,9 @@ class Told:
     """When it had ended, in seconds, if its caller has done something else since."""
 
     took: float = 0.0
+    waits: bool = True
+    """Whether its caller waits for it, or resolves it."""
+
     is_over: bool = False
 
 
@@ -319,12 +322,24 @@ class Run:
         self.sent += 1
         self.sent_for[index] += 1
         self.sent_at[index] = self.loop.time()
+        self._judge_company(index, command)
         told = self.told.get(index)
         if told is not None and told.is_over and not self._may_be_sent(index, command):
             self.wrong.append(f"operation {index}: something is sent after it was over")
 
+    def _judge_company(self, index: int, command: Command) -> None:
+        """What travels together is sent for somebody who waits for it."""
+        if index not in self.told or self._kind_of(index) not in TRAVELLING:
+            return
+        company = {int(number) for number in re.findall(r"t(\d+)_\d", repr(command.body))}
+        if not any(self.told[one].waits for one in company):
+            self.wrong.append(f"operation {index}: is sent, and nobody waits for it")
+
+    def _kind_of(self, index: int) -> str:
+        return next(one.kind for one in self.plan.operations if one.index == index)
+
     def _may_be_sent(self, index: int, command: Command) -> bool:
-        kind = next(one.kind for one in self.plan.operations if one.index == index)
+        kind = self._kind_of(index)
         return kind in self.others and self.others[kind].may_be_sent(command)
 
     def _has_answered(self, index: int, command: Command) -> None:
@@ -457,6 +472,7 @@ class Run:
             if others is not None:
                 told.outcomes = others.outcomes_of_success(operation)
             self.note(f"op {operation.index} ends well")
+        told.waits = False
         told.took = (told.ended or self.loop.time()) - began
         self._judge_time(operation, told)
         if self.plan.closed_at is None:
@@ -466,9 +482,12 @@ class Run:
         if error is not None and operation.resolved is not None and UNKNOWN in told.outcomes:
             sent = self.sent_for[operation.index]
             await asyncio.sleep(operation.resolved)
-            if self.sent_for[operation.index] > sent and operation.kind not in self.others:
+            is_alone = operation.kind not in TRAVELLING and operation.kind not in self.others
+            if self.sent_for[operation.index] > sent and is_alone:
                 self.complain(operation, "is sent after its end")
+            told.waits = True
             await self._resolve(operation, told, error)
+            told.waits = False
         told.is_over = operation.kind not in TRAVELLING  # others' writes go in its context
 
     async def _resolve(self, operation: Operation, told: Told, error: BaseException) -> None:

@@ -4,11 +4,12 @@ import asyncio
 import contextvars
 import itertools
 from collections import Counter
+from unittest import mock
 
 import anyio
 import pytest
 from bson.codec_options import CodecOptions
-from pymongo.errors import ServerSelectionTimeoutError
+from pymongo.errors import InvalidOperation, ServerSelectionTimeoutError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, Outcome, TooManyWaiting, WritesUnavailableError, outcome_of
@@ -338,6 +339,17 @@ class TestFailingFast:
         await asyncio.sleep(0.01)
         driver.appear()
         await asyncio.wait_for(waiting, 30)
+
+    async def test_a_client_that_is_closed(self, driver, coordinator, execution, monkeypatch):
+        """Nobody looks for a server any more once the driver has none to tell of."""
+        with pytest.raises(WritesUnavailableError):
+            await coordinator.waits.find_server(execution())
+        lookout, closed = coordinator._lookout, mock.Mock(side_effect=InvalidOperation("closed"))
+        assert coordinator.waits in lookout._due
+        monkeypatch.setattr(driver, "view", closed)
+        with anyio.fail_after(30):
+            while coordinator.waits in lookout._due:
+                await asyncio.sleep(0.01)
 
     async def test_at_the_last_moment(self, driver, coordinator, execution):
         """A server that is there when the time is over is not said to be missing."""

@@ -5,22 +5,22 @@ import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypedDict
 
 import anyio
 from pymongo.errors import PyMongoError
 
-from aioretry import Deadline, deadline, outcome_of
-from aioretry._faces import Client, Database, Session
-from aioretry._web.keys import REPLAYED_HEADER, KeyOfRequest
+from aioretry import Deadline, deadline
+from aioretry._faces import Client, Session
+from aioretry._web.keys import Kept, KeyOfRequest, database_of
 from aioretry._web.problems import (
     MEDIA_TYPE,
     Problem,
-    deadline_exceeded,
+    ProblemError,
     log_problem,
     page_of,
     problem_of,
+    too_late,
 )
 from aioretry._web.requests import (
     KEY_HEADER,
@@ -117,8 +117,7 @@ def mongodb_lifespan(
     return lifespan
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Kept):
     """A whole response: an ASGI application that answers so, for a handler to return or to await.
 
     Attributes:
@@ -127,9 +126,7 @@ class Response:
         body: All of it.
     """
 
-    status: int = 200
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    body: bytes = b""
+    __slots__ = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -160,7 +157,7 @@ def _path_in_application(scope: Scope) -> str:
     return path.removeprefix(root) if root and path.startswith(f"{root}/") else path
 
 
-def request_of(scope: Scope) -> str:
+def _name_of(scope: Scope) -> str:
     """Return what logs call a request."""
     return f"{scope['method']} {scope['path']}"
 
@@ -236,35 +233,8 @@ class DeadlineMiddleware:
                 raise
         if not cancelling.cancelled_caught:
             return
-        if has_begun:  # it did so when it was cancelled; only its server can break it off
-            raise TimeoutError(
-                "the time of a request was over, and it answered then"
-            ) from cancelled
-        problem = deadline_exceeded(None if cancelled is None else outcome_of(cancelled))
-        if cancelled is not None:
-            log_problem(problem, request_of(scope), cancelled)
+        problem = too_late(cancelled, _name_of(scope), has_begun=has_begun)
         await problem_response(problem, self._page)(scope, receive, send)
-
-
-class ProblemError(Exception):
-    """Raised in a handler, :class:`ProblemMiddleware` answers it with problem details (RFC 9457).
-
-    Args:
-        status: The status code, from 400 to 599.
-        reason: What it is, for programs.
-        detail: What it is, for people.
-        retry_after: Seconds after which to repeat the request, or None.
-
-    Raises:
-        TypeError: ``status`` is no int.
-        ValueError: ``status`` is out of range.
-    """
-
-    def __init__(
-        self, status: int, reason: str, detail: str, *, retry_after: int | None = None
-    ) -> None:
-        self.problem: Problem = Problem(status, reason, detail, retry_after=retry_after)
-        super().__init__(detail)
 
 
 class ProblemMiddleware:
@@ -321,7 +291,7 @@ def problem_of_request(scope: Scope, error: Exception) -> Problem | None:
     limit: Deadline | None = scope.get(_DEADLINE)
     problem = problem_of(error, is_over=limit is not None and limit.is_over)
     if problem is not None:
-        log_problem(problem, request_of(scope), error)
+        log_problem(problem, _name_of(scope), error)
     return problem
 
 
@@ -414,31 +384,8 @@ class CallerKey(KeyOfRequest):
             headers = ((b"content-type", b"application/json"),)
             return Response(status, headers, json.dumps(answer).encode())
 
-        return await response_once(self, whole)
-
-
-async def response_once(
-    key: KeyOfRequest, work: Callable[[Session], Awaitable[Response]]
-) -> Response:
-    """Do the work of a request once, and keep its response."""
-
-    async def stored(session: Session) -> dict[str, Any]:
-        answer = await work(session)
-        of_a_body = set() if has_body(answer.status) else {b"content-length", b"content-type"}
-        headers = [[n, value] for n, value in answer.headers if n.lower() not in of_a_body]
-        body = answer.body if has_body(answer.status) else b""
-        return {"status": answer.status, "headers": headers, "body": body}
-
-    answer = await key.stored(stored)
-    headers = [(name, value) for name, value in answer.value["headers"]]
-    if answer.replayed:
-        headers.append((REPLAYED_HEADER.lower().encode(), b"true"))
-    return Response(answer.value["status"], tuple(headers), answer.value["body"])
-
-
-def database_of(client: Client, name: str | None) -> Database:
-    """Return a database: that of a name, or the one that the URI names."""
-    return client.get_default_database() if name is None else client[name]
+        kept = await self._kept(whole)
+        return Response(kept.status, kept.headers, kept.body)
 
 
 def idempotency_key(

@@ -21,8 +21,8 @@ from aioretry.asgi import (
     MongoState,
     ProbesMiddleware,
     mongodb_lifespan,
-    problem_of_request,
 )
+from aioretry.asgi._problems import problem_of_request
 from aioretry.idempotent import Keys
 from aioretry.pymongo import AsyncRetryClient, AsyncRetryDatabase
 

@@ -104,6 +104,12 @@ INSIDE = {
         {"transactions"},
         {"reading"},
     ],
+    "asgi": [
+        {"_connection"},
+        {"_deadlines", "_lifespan", "_problems"},
+        {"_keys", "_probes"},
+        {""},
+    ],
     "outbox": [{"_outbox"}, {"_relay"}, {"command"}, {""}],
     "streams": [
         {"_changes", "_checks", "_errors", "_pace", "_watching"},

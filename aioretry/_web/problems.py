@@ -54,22 +54,14 @@ class Problem:
             raise ValueError(f"status must be from 400 to 599, not {self.status!r}")
 
     def headers(self, page: str | None = None) -> dict[str, str]:
-        """Return what belongs into the answer's header beside its media type.
-
-        Args:
-            page: Where problems are explained, or None.
-        """
+        """Return what belongs into the answer's header beside its media type."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if page is not None:
             headers["Link"] = f'<{page}#{self.reason}>; rel="describedby"; type="text/html"'
         return headers
 
     def body(self, page: str | None = None) -> bytes:
-        """Return the answer's body.
-
-        Args:
-            page: Where problems are explained, or None.
-        """
+        """Return the answer's body."""
         members: dict[str, object] = {
             "type": "about:blank" if page is None else f"{page}#{self.reason}",
             "status": self.status,

@@ -43,15 +43,15 @@ $(FOR_DEMO): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	$(BIN)/python -m pip install --quiet --editable . --group demo
 	touch $@
 
 $(STAMP): $(FOR_DEMO)
-	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
+	$(BIN)/python -m pip install --quiet --editable . --group dev
 	touch $@
 
 demo: $(FOR_DEMO)
-	$(BIN)/python -m aioretry demo $(ARGS)
+	$(BIN)/python -m examples.demo $(ARGS)
 
 quick: check
 	$(PYTEST) -n 5 -m "not server and not more and not slow and not matrix" $(ARGS)

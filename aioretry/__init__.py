@@ -2,7 +2,7 @@
 
 A module imports only from lower lines; those above the public names import from these alone:
 
-    __main__  _demo  _doctor             the command line, the demo, the doctor
+    __main__  _doctor                    the command line, the doctor
     fastapi                              on asgi, in FastAPI's words
     aiohttp  asgi  _web                  in a service: client, deadlines, problems, probes, keys
     telemetry                            hooks for spans and metrics

@@ -7,7 +7,6 @@ from typing import NoReturn
 
 from aioretry import __version__
 from aioretry._cli import USAGE, complain, hidden
-from aioretry._demo import options as demo
 from aioretry._doctor import options as doctor
 from aioretry.outbox import command as outbox
 from aioretry.streams import command as stream
@@ -37,7 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     parser.add_argument("--version", action="version", version=f"aioretry {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    demo.add_command(commands)
     doctor.add_command(commands)
     stream.add_command(commands)
     outbox.add_command(commands)

@@ -1,7 +1,7 @@
 """aioretry in aiohttp services: the client, deadlines, problem details, idempotency keys."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import Any, TypeAlias, cast
 
 import anyio
@@ -10,16 +10,17 @@ from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
 from pymongo.errors import PyMongoError
 
-from aioretry import Deadline, deadline, outcome_of
+from aioretry import Deadline, deadline
 from aioretry._faces import Client, MotorClient, Session
-from aioretry._web.keys import REPLAYED_HEADER, KeyOfRequest
+from aioretry._web.keys import Kept, KeyOfRequest, database_of
 from aioretry._web.problems import (
     MEDIA_TYPE,
     Problem,
-    deadline_exceeded,
+    ProblemError,
     log_problem,
     page_of,
     problem_of,
+    too_late,
 )
 from aioretry._web.requests import (
     KEY_HEADER,
@@ -27,7 +28,6 @@ from aioretry._web.requests import (
     Parse,
     RequestLimits,
     digest_of,
-    has_body,
     joined,
     key_of,
     seconds_of,
@@ -211,37 +211,10 @@ def deadline_middleware(
                 raise
             finally:
                 timer.cancel()
-        if _has_begun(request):  # it did so when it was cancelled; only its server can break it off
-            raise TimeoutError(
-                "the time of a request was over, and it answered then"
-            ) from cancelled
-        problem = deadline_exceeded(None if cancelled is None else outcome_of(cancelled))
-        if cancelled is not None:
-            log_problem(problem, _name_of(request), cancelled)
-        return _response(request, problem)
+        name, has_begun = _name_of(request), _has_begun(request)
+        return _response(request, too_late(cancelled, name, has_begun=has_begun))
 
     return middleware
-
-
-class ProblemError(Exception):
-    """Raised in a handler, :func:`problem_middleware` answers it with problem details (RFC 9457).
-
-    Args:
-        status: The status code, from 400 to 599.
-        reason: What it is, for programs.
-        detail: What it is, for people.
-        retry_after: Seconds after which to repeat the request, or None.
-
-    Raises:
-        TypeError: ``status`` is no int.
-        ValueError: ``status`` is out of range.
-    """
-
-    def __init__(
-        self, status: int, reason: str, detail: str, *, retry_after: int | None = None
-    ) -> None:
-        self.problem: Problem = Problem(status, reason, detail, retry_after=retry_after)
-        super().__init__(detail)
 
 
 @web.middleware
@@ -338,30 +311,23 @@ class CallerKey(KeyOfRequest):
             Exception: Whatever the work raised.
         """
 
-        async def stored(session: Session) -> dict[str, Any]:
+        async def whole(session: Session) -> Kept:
             answer = await work(session)
             if not isinstance(answer, web.StreamResponse):
                 answer = web.json_response(answer, status=status)
             if not isinstance(answer, web.Response) or not isinstance(answer.body, bytes | None):
                 raise TypeError("work must return a response whose body is text or bytes")
-            body = (answer.body or b"") if has_body(answer.status) else b""
-            return {"status": answer.status, "headers": _headers_of(answer), "body": body}
+            return Kept(answer.status, tuple(_headers_of(answer)), answer.body or b"")
 
-        answer = await self.stored(stored)
-        headers = [(name, value) for name, value in answer.value["headers"]]
-        if answer.replayed:
-            headers.append((REPLAYED_HEADER, "true"))
-        return web.Response(
-            body=answer.value["body"], status=answer.value["status"], headers=CIMultiDict(headers)
-        )
+        kept = await self._kept(whole)
+        headers = CIMultiDict((name.decode(), value.decode()) for name, value in kept.headers)
+        return web.Response(body=kept.body, status=kept.status, headers=headers)
 
 
-def _headers_of(answer: web.Response) -> list[list[str]]:
-    headers = [[name, value] for name, value in answer.headers.items()]
-    if not has_body(answer.status):
-        of_a_body = {"content-length", "content-type"}
-        headers = [pair for pair in headers if pair[0].lower() not in of_a_body]
-    return headers + [["Set-Cookie", cookie.OutputString()] for cookie in answer.cookies.values()]
+def _headers_of(answer: web.Response) -> Iterator[tuple[bytes, bytes]]:
+    cookies = (("Set-Cookie", cookie.OutputString()) for cookie in answer.cookies.values())
+    for name, value in (*answer.headers.items(), *cookies):
+        yield name.encode(), value.encode()
 
 
 def idempotency_key(
@@ -408,8 +374,7 @@ def idempotency_key(
         url = request.rel_url
         body = await _body_of(request)
         stands_for = joined(request.method, url.raw_path, url.raw_query_string, body)
-        kept = client.get_default_database() if database is None else client[database]
-        return CallerKey(keys, kept, caller, key, stands_for)
+        return CallerKey(keys, database_of(client, database), caller, key, stands_for)
 
     return key_of_request
 

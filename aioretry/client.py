@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -124,12 +123,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         self._write_path.coordinator()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         # Closing tells the servers which sessions have ended, and so may wait for them.
         with anyio.CancelScope(shield=True):
             # On a thread of its own: the shared ones may be busy with the application's own calls.

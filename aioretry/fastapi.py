@@ -12,19 +12,17 @@ from pymongo.errors import PyMongoError
 from starlette.datastructures import UploadFile
 from starlette.requests import HTTPConnection
 
-from aioretry import Outcome, _faces, asgi
-from aioretry._web.keys import KeyOfRequest
+from aioretry import Outcome, _faces
+from aioretry._web.keys import Kept, KeyOfRequest, database_of
 from aioretry._web.problems import MEDIA_TYPE, Problem, page_of
 from aioretry._web.requests import KEY_HEADER, digest_of, joined, key_of, seconds_of
 from aioretry.asgi import (
     DeadlineMiddleware,
     MongoState,
     ProbesMiddleware,
-    database_of,
     mongodb_lifespan,
-    problem_of_request,
-    response_once,
 )
+from aioretry.asgi._problems import problem_of_request
 from aioretry.idempotent import Keys
 from aioretry.pymongo import AsyncRetryClient, AsyncRetryDatabase
 
@@ -260,15 +258,15 @@ class CallerKey(KeyOfRequest):
             Exception: Whatever the work raised.
         """
 
-        async def whole(session: _faces.Session) -> asgi.Response:
+        async def whole(session: _faces.Session) -> Kept:
             answer = await work(session)
             if not isinstance(answer, Response):
                 answer = JSONResponse(jsonable_encoder(answer), status_code)
             if not hasattr(answer, "body") or answer.background is not None:
                 raise TypeError("work must return a whole response, without a background task")
-            return asgi.Response(answer.status_code, tuple(answer.raw_headers), bytes(answer.body))
+            return Kept(answer.status_code, tuple(answer.raw_headers), bytes(answer.body))
 
-        kept = await response_once(self, whole)
+        kept = await self._kept(whole)
         response = Response(kept.body, kept.status)
         response.raw_headers = [*kept.headers]
         return response

@@ -27,9 +27,8 @@ RANKS = ranks()
 # itself what the outcome of all is, `_faces` says what is either driver's, and the doctor knows by
 # the same as the write path what is not MongoDB.
 ABOVE = {
-    "__main__": {"_cli", "_demo", "_doctor", "outbox", "streams"},
-    "_demo": {"_cli", "_demo", "pymongo"},
-    "_doctor": {"_cli", "_commands", "pymongo"},
+    "__main__": {"_cli", "_doctor", "outbox", "streams"},
+    "_doctor": {"_cli", "_commands", "events", "pymongo"},
     "_faces": {"_writes", "pymongo"},
     "_web": {"_faces", "idempotent"},
     "aiohttp": {"_faces", "_web", "idempotent", "pymongo"},
@@ -104,6 +103,12 @@ INSIDE = {
         {"methods"},
         {"transactions"},
         {"reading"},
+    ],
+    "asgi": [
+        {"_connection"},
+        {"_deadlines", "_lifespan", "_problems"},
+        {"_keys", "_probes"},
+        {""},
     ],
     "outbox": [{"_outbox"}, {"_relay"}, {"command"}, {""}],
     "streams": [
@@ -222,7 +227,7 @@ def test_imports_inside_a_room_point_downwards(room, ranks):
 def test_only_one_room_knows_the_driver(path):
     """Client code of Motor and PyMongo is imported by `_drivers` alone, its timeouts apart."""
     room = room_of(path)
-    if room in {"_drivers", "_demo", "__main__"}:
+    if room == "_drivers":
         return
     known = {
         name
@@ -382,7 +387,7 @@ def test_what_outlives_its_caller_is_detached(path):
         for call in calls
         if call.func.attr in STARTS and "context" not in {given.arg for given in call.keywords}
     }
-    assert room_of(path) == "_demo" or STARTS_OF_AN_OPERATION.get(name, set()) == started
+    assert STARTS_OF_AN_OPERATION.get(name, set()) == started
     assert not [call for call in calls if ast.unparse(call.func) == "thread.start"]
 
 

@@ -25,6 +25,7 @@ from aioretry._doctor.facts import (
 )
 from aioretry._doctor.members import NOT_KNOWN, ask_member, told
 from aioretry._doctor.secrets import has_credentials, without_secrets
+from aioretry.events import name_of
 from aioretry.pymongo import AsyncRetryClient
 
 Address = tuple[str, int | None]
@@ -103,7 +104,7 @@ def _are_of_a_set(members: Sequence[Member]) -> bool:
 async def _ask(
     client: AsyncRetryClient[Any], address: Address, uri: str, seconds: float
 ) -> Member | Absent:
-    name = _name_of(address)
+    name = name_of(address)
     _asked.set(address)  # of this task alone
     try:
         async with deadline(seconds):
@@ -203,13 +204,6 @@ def _topology(name: str, members: Sequence[Member]) -> str:
     if "mongos" in roles:
         return "sharded"
     return "standalone" if "standalone" in roles else "unknown"
-
-
-def _name_of(address: Address) -> str:
-    host, port = address
-    if port is None:  # the path of a socket
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_arbiter(server: Any) -> bool:

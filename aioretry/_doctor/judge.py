@@ -31,9 +31,6 @@ class Judgement:
 def judge(facts: Facts) -> Judgement:
     """Say whether writes can be retried there, and what to change.
 
-    Args:
-        facts: What is known.
-
     Returns:
         The verdict, and the findings, worst first.
     """

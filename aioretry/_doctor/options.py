@@ -12,11 +12,7 @@ env:NAME."""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``doctor``.
-
-    Args:
-        commands: Where to.
-    """
+    """Add the command ``doctor``."""
     parser = commands.add_parser(
         "doctor",
         help="say whether a deployment can retry writes, and what to change",

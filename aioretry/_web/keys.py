@@ -1,20 +1,30 @@
 """The Idempotency-Key of one request, and the answers that are kept for it."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from bson.codec_options import CodecOptions
 from pymongo.errors import InvalidOperation
 
 from aioretry import StatementSource
-from aioretry._faces import Collection, Database
-from aioretry._web.requests import KEY_HEADER, NoKey, joined
-from aioretry.idempotent import Keys, OnceAnswer
-from aioretry.idempotent._once import Work
+from aioretry._faces import Client, Collection, Database, Session
+from aioretry._web.requests import KEY_HEADER, NoKey, has_body, joined
+from aioretry.idempotent import Keys
 
-REPLAYED_HEADER = "Idempotent-Replayed"
-
+_REPLAYED = (b"idempotent-replayed", b"true")
+_OF_A_BODY = frozenset({b"content-length", b"content-type"})
 _PLAIN: CodecOptions[dict[str, Any]] = CodecOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A whole response, as it is kept and given again."""
+
+    status: int = 200
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
 
 
 class KeyOfRequest:
@@ -60,16 +70,28 @@ class KeyOfRequest:
             return None
         return self._keys(self._key, caller=self._caller).source(collection)
 
-    async def stored(self, work: Work) -> OnceAnswer:
-        """Do the work and store its answer, or give the answer that is stored."""
+    async def _kept(self, work: Callable[[Session], Awaitable[Kept]]) -> Kept:
+        """Do the work and keep its response, or give the one that is kept."""
+
+        async def stored(session: Session) -> dict[str, Any]:
+            answer = await work(session)
+            headers = [[name, value] for name, value in answer.headers]
+            if has_body(answer.status):
+                return {"status": answer.status, "headers": headers, "body": answer.body}
+            headers = [pair for pair in headers if pair[0].lower() not in _OF_A_BODY]
+            return {"status": answer.status, "headers": headers, "body": b""}
+
         self._use("once", once=True)
-        return await self._keys.once(
+        answer = await self._keys.once(
             self._key,
-            work,
+            stored,
             database=self._database,
             payload=self._request,
             caller=self._caller,
         )
+        headers = [(name, value) for name, value in answer.value["headers"]]
+        replayed = [_REPLAYED] if answer.replayed else []
+        return Kept(answer.value["status"], (*headers, *replayed), answer.value["body"])
 
     def _use(self, name: str, *, once: bool) -> None:
         if name in self._used or "once" in self._used or (once and self._used):
@@ -78,3 +100,8 @@ class KeyOfRequest:
                 "collection, and this one was used already"
             )
         self._used.add(name)
+
+
+def database_of(client: Client, name: str | None) -> Database:
+    """Return a database: that of a name, or the one that the URI names."""
+    return client.get_default_database() if name is None else client[name]

@@ -1,5 +1,6 @@
 """Problem details (RFC 9457): what is answered for what databases raise, and what is logged."""
 
+import asyncio
 import json
 import logging
 import re
@@ -53,22 +54,14 @@ class Problem:
             raise ValueError(f"status must be from 400 to 599, not {self.status!r}")
 
     def headers(self, page: str | None = None) -> dict[str, str]:
-        """Return what belongs into the answer's header beside its media type.
-
-        Args:
-            page: Where problems are explained, or None.
-        """
+        """Return what belongs into the answer's header beside its media type."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if page is not None:
             headers["Link"] = f'<{page}#{self.reason}>; rel="describedby"; type="text/html"'
         return headers
 
     def body(self, page: str | None = None) -> bytes:
-        """Return the answer's body.
-
-        Args:
-            page: Where problems are explained, or None.
-        """
+        """Return the answer's body."""
         members: dict[str, object] = {
             "type": "about:blank" if page is None else f"{page}#{self.reason}",
             "status": self.status,
@@ -80,6 +73,27 @@ class Problem:
         if self.outcome is not None:
             members["outcome"] = self.outcome.value
         return json.dumps(members).encode()
+
+
+class ProblemError(Exception):
+    """Raised in a handler, it is answered with problem details (RFC 9457).
+
+    Args:
+        status: The status code, from 400 to 599.
+        reason: What it is, for programs.
+        detail: What it is, for people.
+        retry_after: Seconds after which to repeat the request, or None.
+
+    Raises:
+        TypeError: ``status`` is no int.
+        ValueError: ``status`` is out of range.
+    """
+
+    def __init__(
+        self, status: int, reason: str, detail: str, *, retry_after: int | None = None
+    ) -> None:
+        self.problem: Problem = Problem(status, reason, detail, retry_after=retry_after)
+        super().__init__(detail)
 
 
 _PROBLEMS: Mapping[type[Exception], Problem] = {
@@ -191,7 +205,7 @@ def _problem_of_write(
     # A deadline is told to be over a little before it is, where no time is left for anything.
     is_late = isinstance(error, NetworkTimeout | ExecutionTimeout)
     if isinstance(error, PyMongoError) and error.timeout and (is_over or is_late):
-        return deadline_exceeded(outcome)
+        return _deadline_exceeded(outcome)
     if outcome is Outcome.UNKNOWN:
         detail = "the database did not say whether this request has changed anything"
         return Problem(500, "unknown_outcome", detail, outcome)
@@ -217,8 +231,26 @@ def _is_partly_applied(error: BaseException) -> bool:
     return partial is not None and Outcome.APPLIED in partial.outcomes
 
 
-def deadline_exceeded(outcome: Outcome | None) -> Problem:
-    """Return what is answered once the time is over."""
+def too_late(cancelled: asyncio.CancelledError | None, request: str, *, has_begun: bool) -> Problem:
+    """Return what is answered to a request that was cancelled after its time, and log it.
+
+    Args:
+        cancelled: What its handler has ended with.
+        request: Method and path.
+        has_begun: Whether it has answered when it was cancelled.
+
+    Raises:
+        TimeoutError: It has: only its server can break that off.
+    """
+    if has_begun:
+        raise TimeoutError("the time of a request was over, and it answered then") from cancelled
+    problem = _deadline_exceeded(None if cancelled is None else outcome_of(cancelled))
+    if cancelled is not None:
+        log_problem(problem, request, cancelled)
+    return problem
+
+
+def _deadline_exceeded(outcome: Outcome | None) -> Problem:
     return Problem(504, "deadline_exceeded", "the time for this request is over", outcome)
 
 

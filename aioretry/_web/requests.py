@@ -36,16 +36,7 @@ def seconds_of(text: str) -> float:
 class RequestLimits:
     """How long requests may take.
 
-    Args:
-        default: Seconds for a request that asks for nothing.
-        maximum: The most that a request can ask for, in seconds; None is ``default``.
-        header: The field that a request asks by.
-        parse: Reads it.
-        grace: Seconds after which a request is cancelled whose time is over.
-
-    Raises:
-        TypeError: An argument is of another type.
-        ValueError: A number is out of range, or ``header`` is no name of a header field.
+    Arguments and errors are as for :class:`~aioretry.asgi.DeadlineMiddleware`.
     """
 
     def __init__(

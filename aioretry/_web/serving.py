@@ -29,18 +29,7 @@ _logger = logging.getLogger("aioretry")
 class Serving:
     """A client in an application, from its start to its end.
 
-    Args:
-        uri: Of the deployment.
-        client: Its class; None is :class:`~aioretry.RetryClient`.
-        keys: Closed before the client, or None.
-        startup_timeout: How long a server is waited for, in seconds; None is not at all.
-        drain_timeout: How long what is under way at the end may take, in seconds.
-        options: As for the client.
-
-    Raises:
-        TypeError: An argument is of another type.
-        ValueError: A number is out of range.
-        ImportError: ``client`` is None, and Motor is not installed.
+    Arguments and errors are as for :func:`~aioretry.asgi.mongodb_lifespan`.
     """
 
     def __init__(
@@ -121,15 +110,7 @@ def paths_of(exempt: Collection[str]) -> frozenset[str]:
 class Probes:
     """What an orchestrator asks a process.
 
-    Args:
-        live: The path where it is asked whether the process has to be started anew.
-        ready: The path where it is asked whether it should get requests.
-        grace: For how many seconds it should that has lost its primary; infinity is for ever.
-
-    Raises:
-        TypeError: An argument is of another type.
-        ValueError: A path does not begin with a slash, both are the same, or ``grace`` is not above
-            0.
+    Arguments and errors are as for :class:`~aioretry.asgi.ProbesMiddleware`.
     """
 
     HEADERS: Mapping[str, str] = {"Content-Type": "application/json", "Cache-Control": "no-store"}

@@ -75,9 +75,6 @@ def content_hash(content: Mapping[str, Any], algorithm: str = "sha256") -> str:
 def canonical(data: bytes) -> bytes:
     """Return the one form of an encoded document.
 
-    Args:
-        data: One BSON document.
-
     Raises:
         InvalidBSON: It is not one.
     """

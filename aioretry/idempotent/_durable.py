@@ -23,13 +23,7 @@ _PAUSE = 0.05
 
 
 class DurableSource:
-    """Executes each statement of an operation in a transaction, or knows its reply.
-
-    Args:
-        names: What follows from the key.
-        database: What is written to.
-        records: Where the replies are kept.
-    """
+    """Executes each statement of an operation in a transaction, or knows its reply."""
 
     def __init__(self, names: Names, database: Database, records: Records) -> None:
         self._names = names

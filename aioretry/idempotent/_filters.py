@@ -28,7 +28,6 @@ def paths_read(filter: Mapping[str, Any], within: Path = ()) -> Iterator[Path]:
     """Yield the paths of the fields that decide whether a document matches.
 
     Args:
-        filter: The filter.
         within: The path of what it is about, if that is not the whole document.
     """
     for key, condition in filter.items():

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Literal, Self, TypeAlias, cast
 
 from aioretry import StatementSource
@@ -211,12 +210,7 @@ class Keys:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -94,12 +94,7 @@ class SessionEnder:
 
 
 class Endings:
-    """Those of several clients.
-
-    Args:
-        most: How many make a batch.
-        after: How long a session may wait, in seconds.
-    """
+    """Those of several clients."""
 
     def __init__(self, most: int, after: float) -> None:
         self._endings = PerClient(lambda client: SessionEnder(client, most, after))

@@ -100,10 +100,6 @@ class Rate(Queue):
     async def turn(self, limit: Deadline | None, caller: str = "") -> None:
         """Wait for one's turn.
 
-        Args:
-            limit: When it has to come, or None.
-            caller: Who asks.
-
         Raises:
             NoTurnError: It does not come in time; where that is known at once, nobody waits.
         """

@@ -108,12 +108,6 @@ async def remember(
 ) -> float:
     """Record what a key is used for, or compare it with what it was used for.
 
-    Args:
-        records: Where.
-        record_id: The record's ``_id``.
-        statement: What is to be sent under the key.
-        fingerprint: Its payload's.
-
     Returns:
         How long ago the key was used first, in seconds, by the servers' clocks.
 
@@ -136,11 +130,7 @@ async def remember(
 
 
 def require_same(statement: KeyedStatement, fingerprint: bytes, record: Any) -> None:
-    """Raise an error if a record is of another statement.
-
-    Raises:
-        IdempotencyConflict: It is.
-    """
+    """Raise an IdempotencyConflict if a record is of another statement."""
     where = f"write {statement.index + 1} under this key"
     if record["kind"] != statement.operation:
         raise IdempotencyConflict(
@@ -157,9 +147,6 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
 
     Args:
         call: Does it; under a deadline it fails by itself once that is over.
-
-    Returns:
-        What it gives.
     """
     tries = itertools.count(1)
 

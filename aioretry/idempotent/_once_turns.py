@@ -16,11 +16,7 @@ _LESS = 0.9
 
 
 class Places(Queue):
-    """Lets some work at once: as many as don't get in each other's way, as far as is seen.
-
-    Args:
-        most: How many at most.
-    """
+    """Lets some work at once: as many as don't get in each other's way, as far as is seen."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -31,10 +27,6 @@ class Places(Queue):
 
     async def take(self, limit: Deadline | None, caller: str = "") -> None:
         """Wait for a place, and have it.
-
-        Args:
-            limit: Until when to wait, or None.
-            caller: Who asks.
 
         Raises:
             NoTurnError: There is none in time.
@@ -68,11 +60,7 @@ class Places(Queue):
 
 
 class Turns:
-    """What the calls on each client wait for.
-
-    Args:
-        at_once: How many may be at work at once on a client, at most.
-    """
+    """What the calls on each client wait for."""
 
     def __init__(self, at_once: int) -> None:
         self._places = PerClient(lambda _: Places(at_once))
@@ -100,11 +88,6 @@ class Turn:
     A call that has met a write conflict runs again beside those in places, and does not wait behind
     them once more. It waits for the calls of its process that want the same document, and for them
     alone.
-
-    Args:
-        turns: All calls'.
-        client: The client.
-        caller: Whose call it is.
     """
 
     def __init__(self, turns: Turns, client: Client, caller: str) -> None:

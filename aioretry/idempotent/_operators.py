@@ -137,11 +137,7 @@ def problems_of_filter(filter: Document, let: Document | None) -> Iterator[Probl
 
 
 def refuse(operation: str, problems: Sequence[Problem]) -> None:
-    """Raise an error if there is anything against running a write again.
-
-    Raises:
-        NotIdempotentError: There is.
-    """
+    """Raise a NotIdempotentError if there is anything against running a write again."""
     if problems:
         reasons = "; ".join(f"{problem.name} {problem.reason}" for problem in problems)
         names = tuple(dict.fromkeys(problem.name for problem in problems))

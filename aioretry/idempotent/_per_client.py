@@ -11,9 +11,6 @@ class PerClient(Generic[T]):
     """Something for each client, until that is gone, or this is.
 
     By identity: clients of the same servers are equal, also those of two event loops.
-
-    Args:
-        make: Makes it for a client.
     """
 
     def __init__(self, make: Callable[[Any], T]) -> None:

@@ -59,10 +59,6 @@ class Steps:
     Each step may be a run of :func:`~aioretry.idempotent._repeat.repeat`, which takes its
     :class:`VersionConflict` as it is. What a step raises after a write that found nothing says that
     this run has changed nothing, unless an earlier one may have.
-
-    Args:
-        collection: The user's.
-        fields: Which fields count.
     """
 
     def __init__(self, collection: Any, fields: Fields) -> None:

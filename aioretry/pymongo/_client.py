@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Self
 
 import anyio
@@ -97,12 +96,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         self._write_path.coordinator()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         with anyio.CancelScope(shield=True):
             await self.close()
 

@@ -31,14 +31,7 @@ _IS_EMPTY = {"$expr": {"$eq": [{"$size": {"$objectToArray": "$$ROOT"}}, 1]}}
 
 @dataclass(frozen=True, slots=True)
 class Committer:
-    """Commits the batches of one lease.
-
-    Args:
-        target: The aggregates.
-        leases: Where the lease is.
-        lease: The lease.
-        session: What it was taken for.
-    """
+    """Commits the batches of one lease."""
 
     target: Collection
     leases: Leases
@@ -114,11 +107,6 @@ async def increment(
     session: Session | None = None,
 ) -> None:
     """Apply increments.
-
-    Args:
-        target: The aggregates.
-        updates: The increments.
-        session: The session of a transaction.
 
     Raises:
         CounterOverflowError: A counter would become too large.

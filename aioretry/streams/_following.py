@@ -37,13 +37,7 @@ _MANY_BUCKETS = 1000  # fewer are never what makes a commit slow
 
 @dataclass(slots=True)
 class Follower:
-    """Keeps one part of the aggregates up to date.
-
-    Args:
-        settings: The aggregator's.
-        part: Which part.
-        until_caught_up: Whether to end when there are no more changes.
-    """
+    """Keeps one part of the aggregates up to date."""
 
     settings: Settings
     part: int
@@ -121,16 +115,7 @@ class Follower:
 
 @dataclass(slots=True)
 class Following:
-    """A worker while it holds its lease.
-
-    Args:
-        settings: The aggregator's.
-        committer: Commits for the lease.
-        watermark: Where the aggregates are.
-        reader: Reads from there on.
-        pace: Is told of progress.
-        until_caught_up: Whether to end when there are no more changes.
-    """
+    """A worker while it holds its lease."""
 
     settings: Settings
     committer: Committer

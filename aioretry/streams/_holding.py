@@ -37,15 +37,6 @@ async def obeying(work: Callable[[], Awaitable[T]]) -> T:
 
     PyMongo's asyncio client forgets cancellations: with a time limit it sends by
     ``asyncio.wait_for()``, which does so before Python 3.12. A task group repeats them.
-
-    Args:
-        work: What to do.
-
-    Returns:
-        What it returned.
-
-    Raises:
-        Exception: What it raised.
     """
     failed: list[Exception] = []
     done: list[T] = []
@@ -113,18 +104,11 @@ async def hold(
     """Take a lease, do some work, and give it back.
 
     Args:
-        leases: Whose.
-        part: Which.
-        kind: What for.
-        owner: Who.
         work: What to do; it renews the lease.
         session: What its transactions are in, if there are any; it is ended.
 
     Returns:
         What the work returned; None if the lease is somebody else's.
-
-    Raises:
-        Exception: What the work raised.
     """
     try:
         lease = await to_its_end(leases.take(part, kind, owner, session))
@@ -152,12 +136,8 @@ async def while_renewed(
         pause: How long to wait between two renewals, in seconds.
         work: What to do; it is cancelled when a lease is lost.
 
-    Returns:
-        What the work returned.
-
     Raises:
         LeaseLostError: A lease was lost.
-        Exception: What the work raised.
     """
     lost: LeaseLostError | None = None
     failed: Exception | None = None

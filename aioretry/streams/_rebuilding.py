@@ -72,11 +72,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class At(ReadConcern):
-    """A read concern for one point in time, which every read at it sees alike.
-
-    Args:
-        time: The cluster time.
-    """
+    """A read concern for one point in time, which every read at it sees alike."""
 
     def __init__(self, time: Timestamp) -> None:
         super().__init__("snapshot")
@@ -93,8 +89,6 @@ class Rebuild:
     """One call of ``rebuild``.
 
     Args:
-        settings: The aggregator's.
-        on_progress: What is told of it.
         error: Why, or None; if somebody else has rebuilt since, nothing is done.
     """
 
@@ -219,8 +213,6 @@ class Count:
     watermark of that moment, from which they are brought up to date again.
 
     Args:
-        settings: The aggregator's.
-        on_progress: What is told of it.
         now: Renews the leases, or raises LeaseLostError, and returns a cluster time that nothing
             acknowledged before is later than.
     """

@@ -38,11 +38,7 @@ rebuild helps, which `status` says of any part; and 130 if it was interrupted.""
 
 
 def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``stream``.
-
-    Args:
-        commands: Where to.
-    """
+    """Add the command ``stream``."""
     parser = commands.add_parser(
         "stream",
         help="keep aggregates up to date with a collection, each change counted once",

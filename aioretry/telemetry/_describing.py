@@ -64,12 +64,7 @@ def outcome_of_event(event: OperationEnded) -> str:
 
 
 def is_first_told(event: AttemptEnded, who: object) -> bool:
-    """Tell whether an attempt's end is told for the first time, whatever operations share it.
-
-    Args:
-        event: The end.
-        who: Who is told.
-    """
+    """Tell whether an attempt's end is told for the first time, whatever operations share it."""
     told: set[int] = event.attempt_notes.setdefault("told", set())
     is_first = id(who) not in told
     told.add(id(who))

@@ -114,11 +114,7 @@ Action = (
 
 
 def labels_for(command: Mapping[str, Any]) -> tuple[str, ...]:
-    """Give the labels of a server from 4.4 on for an error that is worth another try.
-
-    Args:
-        command: the command that meets the error.
-    """
+    """Give the labels of a server from 4.4 on for an error that is worth another try."""
     if "commitTransaction" in command or "abortTransaction" in command:
         return ("RetryableWriteError",)
     if "autocommit" in command:

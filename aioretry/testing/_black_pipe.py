@@ -6,8 +6,8 @@ from typing import Final
 
 from aioretry.testing._admin import CommandFailedError, run_command, split_address
 from aioretry.testing._faults import Faults
+from aioretry.testing._faulty import Faulty
 from aioretry.testing._proxy import Proxy
-from aioretry.testing._running import Running
 from aioretry.testing._target import Target, TargetURI
 from aioretry.testing._wire import WireError
 
@@ -33,7 +33,7 @@ class PipeMember:
     is_encrypted: bool = False
 
 
-class BlackPipe(Running):
+class BlackPipe(Faulty):
     """Proxies in front of the members of a running deployment, to do things wrong on purpose.
 
     For a replica set, a standalone server or the routers of a cluster that you have already. Every
@@ -59,7 +59,6 @@ class BlackPipe(Running):
         self._target: Target | None = None
         self._proxies: list[Proxy] = []
         self._members: tuple[PipeMember, ...] = ()
-        self._faults: Faults | None = None
 
     def __repr__(self) -> str:
         return f"<BlackPipe {' '.join(map(repr, self._proxies)) or 'not running'}>"
@@ -79,17 +78,6 @@ class BlackPipe(Running):
         addresses = ",".join(member.address for member in self._started())
         assert self._target is not None  # noqa: S101  # narrows the type
         return f"mongodb://{self._target_uri.user}{addresses}{self._target.rest}"
-
-    @property
-    def faults(self) -> Faults:
-        """What the proxies can do wrong.
-
-        Raises:
-            RuntimeError: it was not started.
-        """
-        self._started()
-        assert self._faults is not None  # noqa: S101  # narrows the type
-        return self._faults
 
     def start(self) -> None:
         """Find the members and put a proxy before each; blocks.
@@ -121,15 +109,6 @@ class BlackPipe(Running):
         )
         self._faults = Faults({proxy.address: proxy.fault_list for proxy in self._proxies})
 
-    def verify(self) -> None:
-        """Raise an error if a fault was declared and never struck.
-
-        Raises:
-            FaultNotFiredError: a fault was declared and never struck.
-        """
-        if self._faults is not None:
-            self._faults.verify()
-
     def close(self) -> None:
         """Close every connection; blocks; fine to repeat. The servers stay."""
         for proxy in self._proxies:
@@ -137,7 +116,7 @@ class BlackPipe(Running):
 
     def _started(self) -> tuple[PipeMember, ...]:
         if not self._members:
-            raise RuntimeError("it was not started: use it in a `with` or `async with` block")
+            raise RuntimeError(self._why_no_faults())
         return self._members
 
 

@@ -13,15 +13,7 @@ _MOST: Final = 2**31 - 1  # what a field of the wire protocol holds
 def require(
     is_so: bool, name: str, given: object, accepted: str, error: type[Exception] = ValueError
 ) -> None:
-    """Raise an error unless an argument is as it has to be.
-
-    Args:
-        is_so: whether it is.
-        name: the argument's name.
-        given: what was given.
-        accepted: what would be right.
-        error: what to raise.
-    """
+    """Raise an error unless an argument is as it has to be."""
     if not is_so:
         raise error(f"{name} is {given!r}: {accepted} is needed")
 

@@ -31,15 +31,7 @@ _AWAY: Final = 10.0  # seconds that a primary leaves to the others before its re
 class Settings:
     """What to start.
 
-    Attributes:
-        members: how many servers.
-        mongod: the program; None to find one.
-        version: the version to find.
-        set_name: the replica set's name; None for a standalone.
-        faults: whether to put a proxy before each server.
-        member_proxies: whether to put another one before it, for the other members.
-        set_settings: the replica set's settings.
-        parameters: server parameters.
+    As the arguments of `ReplicaSet`; a standalone has no `set_name`.
     """
 
     members: int
@@ -57,9 +49,6 @@ class Cluster:
 
     Everything that it starts is under one keeper process, which ends it all when this process
     ends.
-
-    Args:
-        settings: what to start.
 
     Raises:
         ValueError: no replica set has so many members.

@@ -8,14 +8,14 @@ from anyio import to_thread
 from aioretry.testing._cluster import Cluster, Settings
 from aioretry.testing._fail_points import FailPoint, Mode, fail_command_data
 from aioretry.testing._faults import Faults
+from aioretry.testing._faulty import Faulty
 from aioretry.testing._member import Member
-from aioretry.testing._running import Running
 from aioretry.testing._server import Server
 
 _ONCE: Final[Mapping[str, float]] = {"times": 1}
 
 
-class Deployment(Running):
+class Deployment(Faulty):
     """What replica sets and standalones have in common.
 
     It holds nothing of an event loop: one object may serve any number of loops, one after the
@@ -26,7 +26,6 @@ class Deployment(Running):
         self._settings = settings
         self._cluster = Cluster(settings)
         self._members: tuple[Member, ...] = ()
-        self._faults: Faults | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {' '.join(map(repr, self._members)) or 'not running'}>"
@@ -48,17 +47,6 @@ class Deployment(Running):
         addresses = ",".join(member.address for member in self._members)
         name = self._settings.set_name
         return f"mongodb://{addresses}/" + (f"?replicaSet={name}" if name else "")
-
-    @property
-    def faults(self) -> Faults:
-        """What the proxies before its servers can do wrong.
-
-        Raises:
-            RuntimeError: there are no proxies.
-        """
-        if self._faults is None:
-            raise RuntimeError("there are no proxies: it was not started, or not with faults=True")
-        return self._faults
 
     def start(self) -> None:
         """Start it and wait until it is ready; blocks.
@@ -89,15 +77,6 @@ class Deployment(Running):
     def close(self) -> None:
         """Kill every server and remove every file; blocks; fine to repeat."""
         self._cluster.close()
-
-    def verify(self) -> None:
-        """Raise an error if a fault was declared and never struck.
-
-        Raises:
-            FaultNotFiredError: a fault was declared and never struck.
-        """
-        if self._faults is not None:
-            self._faults.verify()
 
     async def kill(self, member: Member) -> None:
         """Kill a server with SIGKILL and wait until it is gone; fine if it is dead or frozen."""
@@ -206,6 +185,9 @@ class Deployment(Running):
             app_name=app_name,
         )
         return FailPoint("failCommand", mode, data, self._finder(member))
+
+    def _why_no_faults(self) -> str:
+        return "there are no proxies: it was not started, or not with faults=True"
 
     def _find_server(self) -> Server:
         """The server that is meant where none is named."""

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from anyio import CancelScope, to_thread
@@ -67,12 +66,7 @@ class FailPoint:
         await self.on()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         with CancelScope(shield=True):
             await self.off()
 
@@ -90,18 +84,10 @@ def fail_command_data(
 ) -> dict[str, Any]:
     """Write the options of the fail point `failCommand`.
 
-    Args:
-        release: major and minor version of the servers, if known.
-        commands: the commands that it is for.
-        error_code: the code of the error to answer with.
-        error_labels: the labels of that error, instead of the server's own.
-        close_connection: whether to close the connection instead of an answer.
-        write_concern_error: the write concern error to put into the answer.
-        block_ms: how long to hold the command up first, in milliseconds.
-        app_name: the application name of the clients that it is for.
-
     Raises:
         ValueError: there is nothing to do, or the servers are too old for an option.
+
+    Arguments are as for `ReplicaSet.fail_command`, and the version of the servers, if it is known.
     """
     data: dict[str, Any] = {"failCommands": list(commands)}
     if error_code is not None:

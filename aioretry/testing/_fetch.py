@@ -250,14 +250,12 @@ def _opened(folder: Path, wheel: Wheel) -> Iterator[zipfile.ZipFile]:
     files = list(folder.glob("*.whl"))
     if len(files) != 1:
         raise FetchError(f"pip downloaded {len(files)} wheels for {wheel.requirement}")
-    digest = hashlib.sha256()
     with files[0].open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    if digest.hexdigest() != wheel.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != wheel.sha256:
         raise FetchError(
-            f"{files[0].name} is not the wheel that was pinned: its sha256 is "
-            f"{digest.hexdigest()} instead of {wheel.sha256}"
+            f"{files[0].name} is not the wheel that was pinned: its sha256 is {digest} instead of "
+            f"{wheel.sha256}"
         )
     with zipfile.ZipFile(files[0]) as archive:
         yield archive

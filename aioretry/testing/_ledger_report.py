@@ -119,13 +119,7 @@ class LedgerError(AssertionError):
 def compare(
     entries: tuple[Entry, ...], applied: Mapping[Any, float], *, durable: bool
 ) -> LedgerReport:
-    """Compare writes with what was found.
-
-    Args:
-        entries: the writes.
-        applied: how often each key was found.
-        durable: whether acknowledged writes can't have been rolled back.
-    """
+    """Compare writes with what was found."""
     counts = _count(entries, applied)
     missing = tuple(count for count in counts.values() if count.found < count.least)
     excess: dict[bool, list[KeyCount]] = {True: [], False: []}

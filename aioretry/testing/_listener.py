@@ -18,9 +18,6 @@ class Listener:
     `asyncio.Server` (of Python 3.11) neither serves nor closes a connection that comes just before
     it is closed.
 
-    Args:
-        make_protocol: makes the protocol of a new connection.
-
     Raises:
         OSError: no port is free.
     """

@@ -84,11 +84,7 @@ class ListeningThread:
         thread.join()
 
     def run(self, callback: Callable[[], None]) -> None:
-        """Run something on the event loop, and wait until it is done; nothing if it doesn't run.
-
-        Args:
-            callback: what to run.
-        """
+        """Run something on the event loop, and wait until it is done; nothing if it doesn't run."""
         if threading.current_thread() is self._thread:
             callback()
             return

@@ -11,11 +11,11 @@ from aioretry.testing._admin import split_address
 from aioretry.testing._checks import require, whole
 from aioretry.testing._conversation import Conversation
 from aioretry.testing._faults import Faults
+from aioretry.testing._faulty import Faulty
 from aioretry.testing._listening_thread import Service
 from aioretry.testing._mongos_fail_points import MongosFailPoint
 from aioretry.testing._piped import Piped
 from aioretry.testing._router import Address, Router, Shard
-from aioretry.testing._running import Running
 
 
 class Backend(Protocol):
@@ -94,7 +94,7 @@ class _Service:
         await self._shard.close()
 
 
-class FakeMongoses(Running):
+class FakeMongoses(Faulty):
     """Two or more proxies before one replica set that a driver takes for a sharded cluster.
 
     Each answers `hello` as a mongos does, and routes everything else to the present primary. While
@@ -133,7 +133,6 @@ class FakeMongoses(Running):
         self._deployed = deployed
         self._count = count
         self._mongoses: tuple[FakeMongos, ...] = ()
-        self._faults: Faults | None = None
 
     def __repr__(self) -> str:
         return f"<FakeMongoses {' '.join(map(repr, self._mongoses)) or 'not running'}>"
@@ -155,20 +154,9 @@ class FakeMongoses(Running):
             RuntimeError: they were not started.
         """
         if not self._mongoses:
-            raise RuntimeError("they were not started: use them in a `with` or `async with` block")
+            raise RuntimeError(self._why_no_faults())
         addresses = ",".join(mongos.address for mongos in self._mongoses)
         return f"mongodb://{addresses}/?localThresholdMS=60000"
-
-    @property
-    def faults(self) -> Faults:
-        """What the mongoses can do wrong; each of them can be named as the `member`.
-
-        Raises:
-            RuntimeError: they were not started.
-        """
-        if self._faults is None:
-            raise RuntimeError("they were not started: use them in a `with` or `async with` block")
-        return self._faults
 
     def start(self) -> None:
         """Listen; blocks.
@@ -195,15 +183,6 @@ class FakeMongoses(Running):
             raise
         self._faults = Faults({mongos.address: mongos.fault_list for mongos in self._mongoses})
 
-    def verify(self) -> None:
-        """Raise an error if a fault was declared and never struck.
-
-        Raises:
-            FaultNotFiredError: a fault was declared and never struck.
-        """
-        if self._faults is not None:
-            self._faults.verify()
-
     def close(self) -> None:
         """End all of them; blocks; fine to repeat."""
         for mongos in self._mongoses:
@@ -220,3 +199,6 @@ class FakeMongoses(Running):
         """
         require(mongos in self._mongoses, "mongos", mongos, f"one of {self._mongoses!r}")
         await to_thread.run_sync(mongos.close)
+
+    def _why_no_faults(self) -> str:
+        return "they were not started: use them in a `with` or `async with` block"

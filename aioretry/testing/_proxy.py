@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from aioretry.testing._conversation import Conversation
 from aioretry.testing._faults import Faults
+from aioretry.testing._faulty import Faulty
 from aioretry.testing._piped import Piped
-from aioretry.testing._running import Running
 
 
-class Proxy(Piped, Running):
+class Proxy(Piped, Faulty):
     """A proxy on a loopback port, in a thread and an event loop of its own.
 
     Clients that discover the replica set through it stay on it: the addresses in the server's
@@ -39,22 +39,10 @@ class Proxy(Piped, Running):
         self._server = (host, port)
         self._names = names
         self._tls = tls
-        self._faults: Faults | None = None  # from the start on
 
     def __repr__(self) -> str:
         host, port = self._server
         return f"<Proxy {self.address if self.port else 'not running'} to {host}:{port}>"
-
-    @property
-    def faults(self) -> Faults:
-        """What it can do wrong.
-
-        Raises:
-            RuntimeError: it was not started.
-        """
-        if self._faults is None:
-            raise RuntimeError("the proxy was not started: use it in a `with` block")
-        return self._faults
 
     def start(self) -> None:
         """Listen, on a free port.
@@ -65,15 +53,6 @@ class Proxy(Piped, Running):
         """
         super().start()
         self._faults = Faults({self.address: self._fault_list})
-
-    def verify(self) -> None:
-        """Raise an error if a fault was declared and never struck.
-
-        Raises:
-            FaultNotFiredError: a fault was declared and never struck.
-        """
-        if self._faults is not None:
-            self._faults.verify()
 
     def _converse(self) -> Conversation:
         host, port = self._server

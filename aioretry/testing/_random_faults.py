@@ -64,12 +64,7 @@ def one_fault(item: pytest.Item, faults: Faults, seed: int) -> Iterator[None]:
 
 
 def tell(terminal: pytest.TerminalReporter, seed: int) -> None:
-    """Tell how many tests met their fault, which of them failed, and how to replay those.
-
-    Args:
-        terminal: where to.
-        seed: the seed.
-    """
+    """Tell how many tests met their fault, which of them failed, and how to replay those."""
     passed, failed = ([*_faults_of(terminal, outcome)] for outcome in ("passed", "failed"))
     met = [(nodeid, what) for nodeid, what in [*passed, *failed] if what]
     terminal.section(f"aioretry: a random fault for each test, seed {seed}")

@@ -145,12 +145,6 @@ class Router(asyncio.Transport):
     """The server's end of a client's connection to a fake mongos.
 
     To the protocol it is the transport of a connection to a server.
-
-    Args:
-        protocol: what the answers are given to.
-        shard: the replica set.
-        process: what identifies the fake mongos.
-        fail_point: the fake mongos's own.
     """
 
     def __init__(

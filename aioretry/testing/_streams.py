@@ -25,11 +25,6 @@ async def read_message(reader: asyncio.StreamReader) -> bytes:
 async def ask(host: str, port: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
     """Send a server a command over a connection of its own.
 
-    Args:
-        host: where the server listens.
-        port: where the server listens.
-        command: the command, with `$db`.
-
     Returns:
         The reply; None if there is none within two seconds.
     """

@@ -162,9 +162,6 @@ def body_of(message: bytes | bytearray) -> dict[str, Any]:
 def command_of(message: bytes | bytearray) -> dict[str, Any]:
     """Decode the command of a whole request, with all that it says.
 
-    Args:
-        message: the message with its header.
-
     Returns:
         The command; its document sequences, such as `documents`, are arrays at its end.
 
@@ -208,10 +205,6 @@ def reply_of(
 def with_body(message: bytes | bytearray, body: Mapping[str, Any]) -> bytes:
     """Replace the only document of a message, and keep its kind, ids and flags.
 
-    Args:
-        message: the whole message.
-        body: the document to put in.
-
     Returns:
         The new message; without a checksum.
 
@@ -229,12 +222,7 @@ def with_body(message: bytes | bytearray, body: Mapping[str, Any]) -> bytes:
 
 
 def request_of(request_id: int, command: Mapping[str, Any]) -> bytes:
-    """Build an OP_MSG request.
-
-    Args:
-        request_id: the number that the reply will name.
-        command: the command, with `$db`.
-    """
+    """Build an OP_MSG request."""
     payload = _UINT.pack(0) + b"\0" + bson.encode(command, codec_options=_CODEC)
     return _HEADER.pack(HEADER_SIZE + len(payload), request_id, 0, OP_MSG) + payload
 
@@ -253,9 +241,6 @@ def hello_request(message: bytes | bytearray) -> Hello:
     """Read a hello request, and take out of it what the proxy can't follow.
 
     Without an offer of compression the server will not agree to any.
-
-    Args:
-        message: the whole request.
 
     Raises:
         WireError: it is malformed.

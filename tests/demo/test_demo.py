@@ -14,16 +14,16 @@ from pymongo.errors import AutoReconnect
 from rich.console import Console
 
 from aioretry import Outcome
-from aioretry.__main__ import main
-from aioretry._demo.command import _get_enough_threads
-from aioretry._demo.counting import Tally, Told, exit_code, tally, told_by
-from aioretry._demo.display import picture, show
-from aioretry._demo.faults import EXISTING_SET, OWN_SET
-from aioretry._demo.plan import LEAST_SECONDS, Plan
-from aioretry._demo.report import as_data, print_report
-from aioretry._demo.run import Line, Result
-from aioretry._demo.state import Cell, State
-from aioretry._demo.strategies import strategies
+from examples.demo.__main__ import main
+from examples.demo.command import _get_enough_threads
+from examples.demo.counting import Tally, Told, exit_code, tally, told_by
+from examples.demo.display import picture, show
+from examples.demo.faults import EXISTING_SET, OWN_SET
+from examples.demo.plan import LEAST_SECONDS, Plan
+from examples.demo.report import as_data, print_report
+from examples.demo.run import Line, Result
+from examples.demo.state import Cell, State
+from examples.demo.strategies import strategies
 from tests.lengths import FULL
 
 PLAN = Plan(90.0, 10)
@@ -160,24 +160,17 @@ def test_phases_share_the_time() -> None:
 def test_bad_options(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A bad value ends with exit code 2 and a message that names option and value."""
     with pytest.raises(SystemExit) as caught:
-        main(["demo", f"{option}={value}"])
+        main([f"{option}={value}"])
     assert caught.value.code == 2
     [message] = capsys.readouterr().err.splitlines()
     assert option in message
     assert repr(value) in message
-    assert message.endswith("see `python -m aioretry demo --help`")
-
-
-def test_no_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who asks for nothing is told what there is."""
-    assert main([]) == 0
-    told = capsys.readouterr().out
-    assert all(f"    {name} " in told for name in ("demo", "doctor", "stream", "outbox"))
+    assert message.endswith("see `python -m examples.demo --help`")
 
 
 def test_a_set_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     """An unusable URI ends with exit code 2 and one line that says so."""
-    assert main(["demo", "--uri", "mongodb://", "--json"]) == 2
+    assert main(["--uri", "mongodb://", "--json"]) == 2
     streams = capsys.readouterr()
     assert streams.out == ""
     assert streams.err.splitlines()[-1].startswith("the set can't be used: ")
@@ -187,7 +180,7 @@ def test_a_set_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_mongod(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One line says what to set."""
     monkeypatch.setenv("AIORETRY_MONGOD", "/nope")
-    assert main(["demo", "--json"]) == 2
+    assert main(["--json"]) == 2
     [told] = capsys.readouterr().err.splitlines()
     assert told.startswith("AIORETRY_MONGOD is no program")
     assert told.endswith("set it to the path of a mongod, or unset it")
@@ -195,16 +188,16 @@ def test_no_mongod(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 
 def test_without_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Without rich, the message is the command that installs it."""
-    monkeypatch.delattr("aioretry._demo.command")
-    monkeypatch.delitem(sys.modules, "aioretry._demo.command")
+    monkeypatch.delattr("examples.demo.command")
+    monkeypatch.delitem(sys.modules, "examples.demo.command")
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert main(["demo"]) == 2
+    assert main([]) == 2
     told = capsys.readouterr().err
-    assert told == "the demo needs rich; pip install 'aioretry-mongo[demo]'\n"
+    assert told == "the demo needs rich; pip install rich\n"
 
 
 def test_a_process_of_somebody_else_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only `python -m aioretry` replaces itself by a process with more of Motor's threads."""
+    """Only `python -m examples.demo` replaces itself by a process with more of Motor's threads."""
     monkeypatch.delenv("MOTOR_MAX_WORKERS", raising=False)
     monkeypatch.setattr("os.execve", lambda *_: pytest.fail("it was"))
     _get_enough_threads(PLAN)
@@ -317,7 +310,7 @@ def test_pauses_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module", params=["motor", "asyncio"] if FULL else ["motor"])
 def real_run(request: pytest.FixtureRequest) -> dict[str, Any]:
-    command = [sys.executable, "-m", "aioretry", "demo", f"--client={request.param}"]
+    command = [sys.executable, "-m", "examples.demo", f"--client={request.param}"]
     command += ["--seconds=30", "--writers=10", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -380,7 +373,7 @@ def test_figures_of_a_run_add_up(real_run: dict[str, Any]) -> None:
 @pytest.mark.server
 def test_ctrl_c_ends_it() -> None:
     """Ctrl-C in the middle of a phase ends everything at once, with exit code 130."""
-    command = [sys.executable, "-m", "aioretry", "demo", "--seconds=60", "--json"]
+    command = [sys.executable, "-m", "examples.demo", "--seconds=60", "--json"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -14,7 +14,6 @@ from pymongo import MongoClient
 
 from aioretry.__main__ import main
 from aioretry._doctor import command
-from aioretry._doctor.gather import _name_of
 from aioretry.testing import FakeMongoses, ScriptedServer, Standalone, find_mongod
 from tests.forks import Fork
 
@@ -65,11 +64,11 @@ def main_with_errors(arguments):
     sys.exit(main(arguments))
 
 
-def test_addresses():
-    """They are told as connection strings have them."""
-    assert ["db1:1", "[::1]:1", "/tmp/db"] == [
-        _name_of(address) for address in (("db1", 1), ("::1", 1), ("/tmp/db", None))
-    ]
+def test_no_command(capsys):
+    """Who asks for nothing is told what there is."""
+    assert 0 == main([])
+    told = capsys.readouterr().out
+    assert all(f"    {name} " in told for name in ("doctor", "stream", "outbox"))
 
 
 def with_options(uri, options):

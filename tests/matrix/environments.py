@@ -28,7 +28,7 @@ def python_of(cell: Cell, folder: Path) -> Path:
         subprocess.run([cell.python or sys.executable, "-m", "venv", "--clear", place], check=True)
         install = [python, "-m", "pip", "install", "--quiet"]
         subprocess.run([*install, "--upgrade", "pip>=25.1"], check=True)
-        packages = ["--editable", ".[demo]", "--group", "test", *extra]
+        packages = ["--editable", ".", "--group", "test", *extra]
         subprocess.run([*install, *packages], check=True, cwd=root())
         done.touch()
     return python

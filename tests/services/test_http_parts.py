@@ -220,7 +220,7 @@ class TestKeyOfRequest:
         with pytest.raises(InvalidOperation, match="used already"):
             key.source(database.orders)
         with pytest.raises(InvalidOperation, match="used already"):
-            await key.stored(lambda session: None)
+            await key._kept(lambda session: None)
         client.close()
 
     @pytest.mark.parametrize(("caller", "error"), [("", ValueError), (None, TypeError)])

@@ -5,10 +5,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from aioretry._demo.state import State
-from aioretry._demo.strategies import DATABASE
 from aioretry.testing import Fault as ArmedFault
 from aioretry.testing import Member, ReplicaSet
+from examples.demo.state import State
+from examples.demo.strategies import DATABASE
 
 _BETWEEN_LOST_REPLIES = 1.0  # a client that lost one is busy with it for half a second
 

@@ -8,10 +8,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from aioretry._demo.display import WIDTH
-from aioretry._demo.plan import EVENTS_PER_SECOND
-from aioretry._demo.run import Line, Result
-from aioretry._demo.state import State
+from examples.demo.display import WIDTH
+from examples.demo.plan import EVENTS_PER_SECOND
+from examples.demo.run import Line, Result
+from examples.demo.state import State
 
 _STRATEGY_WIDTH = 29
 _COLUMNS = {  # and their widths

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from anyio import CancelScope
 
 from aioretry import RetryScheduled
-from aioretry._demo.counting import Tally, tally
-from aioretry._demo.database import Truth
-from aioretry._demo.faults import EXISTING_SET, OWN_SET, Fault, Scene
-from aioretry._demo.state import Cell, State
-from aioretry._demo.strategies import (
+from aioretry.testing import Mongod, ReplicaSet
+from examples.demo.counting import Tally, tally
+from examples.demo.database import Truth
+from examples.demo.faults import EXISTING_SET, OWN_SET, Fault, Scene
+from examples.demo.state import Cell, State
+from examples.demo.strategies import (
     DATABASE,
     Client,
     SentCommands,
     Strategy,
     strategies,
 )
-from aioretry._demo.writers import Writers
-from aioretry.testing import Mongod, ReplicaSet
+from examples.demo.writers import Writers
 
 _LOGGER = "aioretry"
 

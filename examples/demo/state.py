@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from aioretry._demo.counting import Told
-from aioretry._demo.plan import Plan
+from examples.demo.counting import Told
+from examples.demo.plan import Plan
 
 BUCKETS_PER_SECOND = 2
 

@@ -8,15 +8,6 @@ from typing import Final
 from pymongo.errors import PyMongoError
 from rich.console import Console
 
-from aioretry._cli import ASK_THE_DOCTOR, INTERRUPTED, complain, reason
-from aioretry._demo.counting import exit_code
-from aioretry._demo.database import DatabaseInUseError
-from aioretry._demo.display import WIDTH, show
-from aioretry._demo.plan import Plan
-from aioretry._demo.report import as_data, print_report
-from aioretry._demo.run import Result
-from aioretry._demo.run import run as run_once
-from aioretry._demo.state import State
 from aioretry.testing import (
     Mongod,
     MongodNotFoundError,
@@ -24,8 +15,18 @@ from aioretry.testing import (
     NoPrimaryError,
     find_mongod,
 )
+from examples.demo.complaint import complain
+from examples.demo.counting import exit_code
+from examples.demo.database import DatabaseInUseError
+from examples.demo.display import WIDTH, show
+from examples.demo.plan import Plan
+from examples.demo.report import as_data, print_report
+from examples.demo.run import Result
+from examples.demo.run import run as run_once
+from examples.demo.state import State
 
 _THREADS: Final = "MOTOR_MAX_WORKERS"
+_INTERRUPTED: Final = 130
 
 
 def run(plan: Plan, uri: str | None, *, as_json: bool) -> int:
@@ -50,11 +51,14 @@ def run(plan: Plan, uri: str | None, *, as_json: bool) -> int:
         result = asyncio.run(_watch(state, where, console))
     except KeyboardInterrupt:
         console.print(f"interrupted after {state.elapsed:.1f} s; nothing is left behind")
-        return INTERRUPTED
+        return _INTERRUPTED
     except (MongodNotFoundError, MongodStartError, NoPrimaryError, DatabaseInUseError) as exc:
-        return complain(str(exc), "")
+        return complain(str(exc))
     except PyMongoError as exc:
-        return complain(f"the set can't be used: {reason(exc)}", ASK_THE_DOCTOR)
+        what, _, _ = str(exc).partition(", Timeout: ")
+        return complain(
+            f"the set can't be used: {what}", "`python -m aioretry doctor URI` says more"
+        )
     except ExceptionGroup as group:  # out of a phase
         if group.split((MongodStartError, NoPrimaryError))[1] is not None:
             raise
@@ -84,4 +88,4 @@ def _get_enough_threads(plan: Plan) -> None:
 
 def _is_main() -> bool:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec is not None and spec.name == "aioretry.__main__"
+    return spec is not None and spec.name == "examples.demo.__main__"

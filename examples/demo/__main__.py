@@ -1,25 +1,47 @@
-"""The demo's command line."""
+"""The demo's command line: ``python -m examples.demo``."""
 
 import argparse
 import math
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
-from aioretry._cli import complain
-from aioretry._demo.plan import LEAST_SECONDS, MOST_WRITERS, Plan
+from examples.demo.complaint import complain
+from examples.demo.plan import LEAST_SECONDS, MOST_WRITERS, Plan
 
 _EPILOG = """\
 The exit code is 0 if every word of aioretry was true, 1 if it lost or doubled a write or said
 something untrue of one, 2 if the demo could not run, and 130 if it was interrupted."""
 
 
-def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command ``demo``.
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        sys.exit(complain(message, f"see `{self.prog} --help`"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo.
 
     Args:
-        commands: Where to.
+        argv: The arguments; by default the process's own.
+
+    Returns:
+        The exit code.
     """
-    parser = commands.add_parser(
-        "demo",
-        help="watch writes survive failovers on a real replica set",
+    arguments = _parser().parse_args(argv)
+    try:
+        from examples.demo import command  # noqa: PLC0415  # rich may not be installed
+    except ModuleNotFoundError as exc:
+        if (exc.name or "").partition(".")[0] != "rich":
+            raise
+        return complain("the demo needs rich", "pip install rich")
+    plan = Plan(arguments.seconds, arguments.writers, arguments.client)
+    return command.run(plan, arguments.uri, as_json=arguments.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m examples.demo",
         description="Count events in five ways at once on a real replica set of three, while its "
         "primaries are killed, frozen and deposed, and compare what the writers were told with "
         "what the database counted.",
@@ -54,18 +76,7 @@ def add_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         action="store_true",
         help="write the result to standard output as JSON, and progress to standard error",
     )
-    parser.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    try:
-        from aioretry._demo import command  # noqa: PLC0415  # it needs rich, which is an extra
-    except ModuleNotFoundError as exc:
-        if (exc.name or "").partition(".")[0] != "rich":
-            raise
-        return complain("the demo needs rich", "pip install 'aioretry-mongo[demo]'")
-    plan = Plan(arguments.seconds, arguments.writers, arguments.client)
-    return command.run(plan, arguments.uri, as_json=arguments.json)
+    return parser
 
 
 def _seconds(text: str) -> float:
@@ -86,3 +97,7 @@ def _writers(text: str) -> int:
     if not 1 <= writers <= MOST_WRITERS:
         raise argparse.ArgumentTypeError(f"must be from 1 to {MOST_WRITERS}, not {text!r}")
     return writers
+
+
+if __name__ == "__main__":
+    sys.exit(main())

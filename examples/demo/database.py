@@ -10,8 +10,8 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
-from aioretry._demo.strategies import DATABASE, MAJORITY
 from aioretry.testing import NoPrimaryError
+from examples.demo.strategies import DATABASE, MAJORITY
 
 T = TypeVar("T")
 

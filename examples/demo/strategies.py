@@ -10,8 +10,8 @@ from pymongo import AsyncMongoClient, monitoring
 from pymongo.errors import PyMongoError
 
 from aioretry import RetryScheduled, deadline
-from aioretry._demo.plan import Plan
 from aioretry.pymongo import AsyncRetryClient
+from examples.demo.plan import Plan
 
 DATABASE = "aioretry_demo"
 MAJORITY: dict[str, Any] = {"w": "majority", "journal": True}

@@ -7,9 +7,9 @@ from anyio import move_on_after
 from pymongo.errors import PyMongoError
 
 from aioretry import outcome_of
-from aioretry._demo.counting import told_by
-from aioretry._demo.state import Cell, State
-from aioretry._demo.strategies import DATABASE, Client, Strategy
+from examples.demo.counting import told_by
+from examples.demo.state import Cell, State
+from examples.demo.strategies import DATABASE, Client, Strategy
 
 EVENTS_PER_DAY = 250  # the days of the demo are short, so that their documents stay small
 _BAD_ONES = 10  # where commands are to fail, every tenth does

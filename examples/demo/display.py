@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from aioretry._demo.state import BUCKETS_PER_SECOND, Action, State
-from aioretry._demo.strategies import strategies
+from examples.demo.state import BUCKETS_PER_SECOND, Action, State
+from examples.demo.strategies import strategies
 
 WIDTH = 100
 _FRAME = 0.2

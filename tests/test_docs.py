@@ -126,6 +126,12 @@ class TestCode:
         assert {"examples/fastapi_app.py", "examples/aiohttp_app.py"} == set(marked)
         assert marked == {name: code.strip() for name, code in snippets.items()}
 
+    def test_a_page_shows_a_whole_example(self):
+        """What to do with an unknown outcome is one file, without an omission."""
+        page = (ROOT / "docs" / "unknown-outcome.md").read_text()
+        ((name, code),) = SNIPPET.findall(page)
+        assert (ROOT / name).read_text() == code
+
     def test_the_page_shows_the_example(self):
         """The snippets of one file on a docs page, one after the other, are that file."""
         shown: dict[str, list[str]] = {}

@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "test-your-own-service.md"
 
 OUTPUT = re.compile(r"^<!-- output -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"^(?:async )?def test_", re.MULTILINE)
-LONG = {"frameworks.md", "testing.md"}
+LONG = {"test-a-handler.md", "testing.md"}
 FIXTURE = re.compile(r"^@pytest\.fixture.*\n(?:async )?def (\w+)", re.MULTILINE)
 SECONDS = re.compile(r"\d+\.\d+ s\b")
 

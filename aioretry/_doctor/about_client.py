@@ -8,7 +8,7 @@ from aioretry._doctor.finding import Finding, Level
 
 _TRUSTED_MINUTES: Final = 25
 _SAFE_PYMONGO: Final = (4, 18, 2)
-_USUAL_FAILOVER: Final = 18.0  # of default settings, in seconds; docs/production.md
+_USUAL_FAILOVER: Final = 18.0  # of default settings, in seconds; docs/timeouts.md
 
 
 def findings(facts: Facts) -> Iterator[Finding]:

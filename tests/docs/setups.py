@@ -4,6 +4,9 @@ A snippet that shows an error is given what makes the error happen.
 """
 
 import asyncio
+import io
+import json
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -209,6 +212,22 @@ async def why_blind_retries(page: Page) -> AsyncGenerator[str, None]:
     page.check_printed()
 
 
+async def telemetry(page: Page) -> AsyncGenerator[str, None]:
+    yield "JsonFormatter("
+    logger, handler, lines = logging.getLogger("aioretry"), page.names["handler"], io.StringIO()
+    handler.setStream(lines)
+    logger.setLevel(logging.DEBUG)
+    try:
+        with page.faults.drop_reply("insert"):
+            await page.client.metrics.events.insert_one({})
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    first = json.loads(lines.getvalue().splitlines()[0])
+    assert "insert_one" == first["mongodb"]["operation"]
+    assert 1 == first["mongodb"]["attempt"]
+
+
 async def versioned_documents(page: Page) -> AsyncGenerator[str, None]:
     page.give(client=page.client)
     yield "VersionedDocuments("
@@ -234,6 +253,7 @@ SETUPS: Mapping[str, Setup] = {
     "sessions.md": sessions,
     "streams.md": streams,
     "task-queues.md": task_queues,
+    "telemetry.md": telemetry,
     "versioned-documents.md": versioned_documents,
     "why-blind-retries.md": why_blind_retries,
 }

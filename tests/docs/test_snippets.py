@@ -13,15 +13,14 @@ OTHERS = {"console", "http", "ini", "json", "sh", "text", "toml", "yaml"}
 LANGUAGE = re.compile(r"^```(\S+)$", re.MULTILINE)
 NOT_RUN = re.compile(r"^<!-- *not run(.*?)-->\n(.*)$", re.MULTILINE)
 
-# In seconds; docs/production.md has a failover take so long.
+# In seconds; docs/timeouts.md has a failover take so long.
 FAILOVER = 18
 DEADLINE = re.compile(
     r"(?:\bdeadline\(|\btimeout=|[dD]eadline_?[mM]iddleware\W+default=)(\d+\.?\d*)"
 )
 # Shorter ones, and why they are.
 SHORTER = {
-    ("docs/frameworks.md", "deadline(15.0"): "of the request's 20; resolve() has the rest",
-    ("docs/production.md", "DeadlineMiddleware(default=14"): "for a grace period of 30, as it says",
+    ("docs/draining.md", "DeadlineMiddleware(default=14"): "for a grace period of 30, as it says",
     ("docs/scripted-server.md", "timeout=10.0"): "of a test that waits for a command",
     ("docs/testing.md", "timeout=10.0"): "of a test that waits for a fault",
     ("examples/outbox.py", "timeout=10.0"): "of HTTP and SMTP",
@@ -66,8 +65,8 @@ def test_deadlines_are_longer_than_a_failover():
     }
     assert len(found) > 2 * len(SHORTER)
     assert SHORTER.keys() == {where for where, seconds in found.items() if seconds < FAILOVER}
-    production = (ROOT / "docs" / "production.md").read_text()
-    assert f"| a failover | {FAILOVER} |" in production
+    timeouts = (ROOT / "docs" / "timeouts.md").read_text()
+    assert f"| a failover | {FAILOVER} |" in timeouts
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda page: page.name)

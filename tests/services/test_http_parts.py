@@ -47,8 +47,8 @@ def limits(default=5.0, maximum=30.0, header="X-Time", parse=seconds_of, grace=1
 
 @pytest.mark.parametrize("module", [for_aiohttp, for_asgi, for_fastapi], ids=lambda m: m.__name__)
 def test_the_page_names_what_is_public(module):
-    """The page about frameworks mentions every public name."""
-    page = (Path(__file__).parents[2] / "docs" / "frameworks.md").read_text()
+    """The reference of the web modules mentions every public name."""
+    page = (Path(__file__).parents[2] / "docs" / "web-services.md").read_text()
     assert [] == [name for name in module.__all__ if not re.search(rf"\b{name}\b", page)]
 
 

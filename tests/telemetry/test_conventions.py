@@ -1,4 +1,4 @@
-"""The table of docs/telemetry.md, against what spans of a real replica set say."""
+"""The table of docs/telemetry-reference.md, against what spans of a real replica set say."""
 
 import re
 from pathlib import Path
@@ -12,13 +12,13 @@ from pymongo.errors import DuplicateKeyError
 from aioretry import transaction
 from aioretry.telemetry.opentelemetry import OpenTelemetryHook
 
-PAGE = Path(__file__).parents[2] / "docs" / "telemetry.md"
+PAGE = Path(__file__).parents[2] / "docs" / "telemetry-reference.md"
 NAME = re.compile(r"`([a-z_]+\.[a-z_.]+)`")
 
 
 def told_in_docs():
     """The attributes of operations and of attempts that the table says are there."""
-    table = PAGE.read_text().partition("### Conventions")[2].partition("### Metrics")[0]
+    table = PAGE.read_text().partition("## Conventions")[2].partition("## Metrics")[0]
     operations, attempts = set(), set()
     for line in table.splitlines():
         if line.startswith("| `"):

@@ -20,13 +20,17 @@ A module imports only from lower lines; those above the public names import from
     _commands                            how it is built, and its reply read; pure
     events  sources                      what hooks and keys are told
     deadlines  errors                    what users see of a write, and its time limit
+    _installed                           whether it is this package that is installed
 
 ``testing`` is the public test kit; it stands beside this table.
 """
 
+__distribution__ = "aioretry-mongo"
+
 import importlib
 from typing import TYPE_CHECKING
 
+from aioretry import _installed
 from aioretry._drivers.port import ConnectionCounts, ThreadCounts
 from aioretry._writes.context import connection_counts, thread_counts
 from aioretry._writes.resolve import resolve
@@ -136,7 +140,7 @@ _OF_MOTOR = {
 def __getattr__(name: str) -> object:
     """Import what needs Motor when it is first asked for, so that all else works without it."""
     if name not in _OF_MOTOR:
-        raise AttributeError(f"module 'aioretry' has no attribute {name!r}")
+        raise _installed.missing(name)
     try:
         found: object = getattr(importlib.import_module(f"aioretry.{_OF_MOTOR[name]}"), name)
     except ModuleNotFoundError as exc:

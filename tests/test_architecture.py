@@ -25,11 +25,11 @@ def ranks() -> list[set[str]]:
 RANKS = ranks()
 # What rooms of the highest rank may import beside the public names: a recipe of several writes says
 # itself what the outcome of all is, `_faces` says what is either driver's, and the doctor knows by
-# the same as the write path what is not MongoDB.
+# the same as the write path what is not MongoDB, and what else has the import name.
 ABOVE = {
     "__main__": {"_cli", "_demo", "_doctor", "outbox", "streams"},
     "_demo": {"_cli", "_demo", "pymongo"},
-    "_doctor": {"_cli", "_commands", "pymongo"},
+    "_doctor": {"_cli", "_commands", "_installed", "pymongo"},
     "_faces": {"_writes", "pymongo"},
     "_web": {"_faces", "idempotent"},
     "aiohttp": {"_faces", "_web", "idempotent", "pymongo"},

@@ -41,9 +41,9 @@ CLOSE_TIMEOUT = 2.0
 """How long a command that was sent may wait for its answer when the client is closed."""
 
 _ANOTHER_LOOP: Final = (
-    "this client is bound to another event loop, the one it was first used on, and here it would be "
-    "attached to a different loop; make one client for each event loop. In pytest, its fixture and "
-    "the test need the same loop_scope: the fixture mongo_client of aioretry.testing sees to that"
+    "this client is bound to another event loop, the one it was first used on, and here it would "
+    "be attached to a different loop; make one client for each event loop. In pytest, its fixture "
+    "and the test need the same loop_scope: the fixture mongo_client of aioretry.testing has it"
 )
 
 

@@ -71,7 +71,9 @@ def sources() -> list[str]:
     """The strings of each library."""
     libraries = [[*folder.rglob("*.py")] for folder in LIBRARIES] + [OF_PYTHON]
     found = ["\n".join(text for file in files for text in strings(file)) for files in libraries]
-    return found + SYSTEM
+    with pytest.raises(ImportError) as caught:
+        exec("from aioretry import nothing", {})  # what Python says is no file's
+    return [*found, *SYSTEM, str(caught.value)]
 
 
 def strings(path: Path) -> Iterator[str]:

@@ -1,32 +1,31 @@
 """The resilient write path for asyncio services on MongoDB.
 
-A module imports only from lower lines; those above the public names import from these alone:
+A write is retried through failovers and executed at most once; its error says what became of it.
 
-    __main__  _doctor                    the command line, the doctor
-    fastapi                              on asgi, in FastAPI's words
-    aiohttp  asgi  _web                  in a service: client, deadlines, problems, probes, keys
-    telemetry                            hooks for spans and metrics
-    outbox                               effects outside the database
-    idempotent  streams                  safe repetitions, aggregates that follow
-    _cli  _faces                         what commands share; either driver's client, to these
-    -                                    the public names
-    client  pymongo                      Motor's or PyMongo's classes, their writes retried
-    database  session
-    collection
-    lifecycle  operation                 start, probes, end; one operation and its history
-    _writes                              what a caller holds: single, bulk, group commit, resolve
-    _retry                               what is retried: the loop, selection, sessions, verdict
-    _drivers                             how it is sent: the port, the engine, two drivers
-    _commands                            how it is built, and its reply read; pure
-    events  sources                      what hooks and keys are told
-    deadlines  errors                    what users see of a write, and its time limit
+    aioretry.pymongo.AsyncRetryClient   an AsyncMongoClient, with writes that survive failovers
+    RetryClient                         the same on Motor: an AsyncIOMotorClient
+    deadline(seconds)                   a block whose writes are retried for as long as time allows
+    outcome_of(exc), Outcome            whether a write that raised was applied, or nobody knows
+    resolve(exc)                        finds that out, and ends the write
+    attempts_of(exc)                    which servers were tried, when, and what came of it
+    partial_result_of(exc)              what a bulk operation has done before it raised
+    transaction(client)                 a block that is one transaction, run once
+    run_transaction(client, callback)   a transaction that is run again when it has to be
+    ready(client), drain(client)        the start and the end of a service
 
-``testing`` is the public test kit; it stands beside this table.
+Further: ``aioretry.idempotent``, ``aioretry.streams`` and ``aioretry.outbox`` (recipes),
+``aioretry.fastapi``, ``aioretry.aiohttp`` and ``aioretry.asgi`` (web services),
+``aioretry.telemetry``, and ``aioretry.testing`` (real servers, and faults for them, in tests).
+``python -m aioretry`` says which commands there are. The pages, from a tutorial to errors by their
+text, are in the folder ``docs`` of the source; ``docs/index.md`` has all of them.
 """
+
+__distribution__ = "aioretry-mongo"
 
 import importlib
 from typing import TYPE_CHECKING
 
+from aioretry import _installed
 from aioretry._drivers.port import ConnectionCounts, ThreadCounts
 from aioretry._writes.context import connection_counts, thread_counts
 from aioretry._writes.resolve import resolve
@@ -136,7 +135,7 @@ _OF_MOTOR = {
 def __getattr__(name: str) -> object:
     """Import what needs Motor when it is first asked for, so that all else works without it."""
     if name not in _OF_MOTOR:
-        raise AttributeError(f"module 'aioretry' has no attribute {name!r}")
+        raise _installed.missing(name)
     try:
         found: object = getattr(importlib.import_module(f"aioretry.{_OF_MOTOR[name]}"), name)
     except ModuleNotFoundError as exc:

@@ -46,7 +46,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
     event loop that it is first used on.
 
     Args:
-        *args: As for ``AsyncIOMotorClient``.
+        *args: As for ``AsyncIOMotorClient``: a connection string, or hosts, and a port.
         hooks: Callables that are told of every retry, see :class:`~aioretry.Hook`, or of everything
             that happens in a write, see :class:`~aioretry.EventHook`.
         max_concurrent_attempts: How many commands may be under way at once; further ones queue.
@@ -62,7 +62,10 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
             while there is nothing left, none is made. None sets no limit.
         listeners_may_block: Whether command listeners are called on threads, as by Motor, and not
             on the event loop, where one that blocks would hold up everybody.
-        **kwargs: As for ``AsyncIOMotorClient``.
+        **kwargs: As for ``AsyncIOMotorClient``: what a connection string may say (``replicaSet``,
+            ``w``, ``journal``, ``maxPoolSize``, ``serverSelectionTimeoutMS``, ``timeoutMS``, all
+            times in milliseconds), and ``document_class``, ``tz_aware``, ``event_listeners``,
+            ``auto_encryption_opts`` and ``io_loop``.
 
     Raises:
         TypeError: ``hooks`` is no list, or holds something that can't be called, or

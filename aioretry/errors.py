@@ -16,6 +16,8 @@ from pymongo.errors import (
 )
 from pymongo.results import BulkWriteResult
 
+from aioretry import _installed
+
 __all__ = [
     "Attempt",
     "DeadlineExceeded",
@@ -28,6 +30,8 @@ __all__ = [
     "outcome_of",
     "partial_result_of",
 ]
+
+_installed.require_ours()  # here: nearly all needs this module
 
 E = TypeVar("E", bound=BaseException)
 

@@ -53,7 +53,7 @@ def _first_line_of_a_module(
     options: object,  # noqa: ARG001
     lines: list[str],
 ) -> None:
-    """Leave the map of its modules to those who read the source."""
+    """Leave the rest to those who ask for `help()`: the site has pages for it."""
     if what == "module":
         del lines[1:]
 

@@ -263,37 +263,6 @@ class TestInternals:
                 assert any(re.search(definition, text, re.MULTILINE) for text in texts), name
 
 
-class TestErrors:
-    """The page that has errors by their texts."""
-
-    def test_texts_are_those_of_the_package(self):
-        """Each text of ours is one that the package gives."""
-        ours = (ROOT / "docs" / "errors.md").read_text().partition("## Of PyMongo")[0]
-        pattern = re.compile(r"(?<=\| |, )`((?:[^`]|`(?:async with|await)[^`]*`)+)`(?=,| \()")
-        texts = pattern.findall(ours)
-        assert len(texts) > 30
-        constants = [
-            node.value
-            for path in PACKAGE.rglob("*.py")
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        ]
-        unknown = [
-            part
-            for text in texts
-            for part in (each.strip(" ;") for each in re.split("…|;", text))
-            if not any(part in constant for constant in constants)
-        ]
-        assert [] == unknown
-
-    def test_errors_are_named(self):
-        """Each class of ours is on it."""
-        page = (ROOT / "docs" / "errors.md").read_text()
-        errors = [name for name in aioretry.errors.__all__ if name[0].isupper()]
-        named = {name for name in errors if issubclass(getattr(aioretry.errors, name), Exception)}
-        assert [] == [name for name in sorted(named) if f"`{name}`" not in page]
-
-
 class TestReadme:
     def test_is_short(self):
         """It is what a stranger reads to the end."""

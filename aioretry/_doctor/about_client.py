@@ -5,9 +5,14 @@ from typing import Final
 
 from aioretry._doctor.facts import ClientFacts, Facts
 from aioretry._doctor.finding import Finding, Level
+from aioretry._installed import REPAIR
 
 _TRUSTED_MINUTES: Final = 25
 _SAFE_PYMONGO: Final = (4, 18, 2)
+_OTHER: Final = (
+    "the distribution aioretry is installed, too, under the same import name: whichever is updated "
+    "or removed next takes files of the other one with it"
+)
 _USUAL_FAILOVER: Final = 18.0  # of default settings, in seconds; docs/timeouts.md
 
 
@@ -22,6 +27,8 @@ def findings(facts: Facts) -> Iterator[Finding]:
         )
     yield from ignored(facts.client)
     yield from _pymongo(facts.client.pymongo)
+    if facts.client.has_other:
+        yield Finding("installed", Level.WARNING, _OTHER, f"{REPAIR}.")
     yield from _limits(facts.client)
     yield from _selection(facts.client)
     # What is not MongoDB may remember writes for another time, or not at all.

@@ -114,6 +114,9 @@ class ClientFacts:
     ignored: tuple[str, ...] = ()
     """What PyMongo says of options that it ignores."""
 
+    has_other: bool = False
+    """Whether the other distribution is installed here that has the same import name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:

@@ -12,7 +12,7 @@ from pymongo.errors import OperationFailure, PyMongoError, ServerSelectionTimeou
 from pymongo.read_preferences import Nearest
 from pymongo.uri_parser import parse_uri
 
-from aioretry import deadline
+from aioretry import _installed, deadline
 from aioretry._cli import reason
 from aioretry._doctor.facts import (
     Absent,
@@ -174,6 +174,7 @@ def _client_facts(client: AsyncRetryClient[Any], uri: str, ignored: Sequence[str
         logs_in=has_credentials(uri),
         pymongo=tuple(part for part in pymongo.version_tuple if isinstance(part, int)),
         ignored=tuple(without_secrets(text, uri) for text in _named(ignored, uri)),
+        has_other=_installed.has_other(),
     )
 
 

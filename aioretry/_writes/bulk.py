@@ -13,13 +13,19 @@ from aioretry._commands.error_codes import LABELS
 from aioretry._commands.replies import has_retryable_concern_error, says_time_is_over
 from aioretry._commands.statements import Batch
 from aioretry._commands.target import Target
-from aioretry._drivers.port import Address
+from aioretry._drivers.port import Address, Policy, ServerKind
+from aioretry._retry.caution import why_not
 from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.sessions import SessionLease
 from aioretry._retry.surfacing import too_late
-from aioretry._retry.verdict import is_routers_denial, outcome_of_attempts
+from aioretry._retry.verdict import (
+    is_routers_denial,
+    may_be_retryable,
+    needs_label,
+    outcome_of_attempts,
+)
 from aioretry._retry.waiting import turn_of
 from aioretry._writes.bulk_result import BulkResult, nothing
 from aioretry._writes.future import RunningWrite
@@ -162,6 +168,8 @@ class BulkRun(Generic[T]):
         tried, doubt = "", None
         if current is not None:
             tried = tried_for(current.execution)
+            why = _why_not_retried(current.execution, self._coordinator.policy)
+            tried = f"{tried}; not retried: {why}" if why else tried
             doubt = self._close(result, current, exc)
         attach(exc, result.outcome(), self.attempts, result.partial(), doubt)
         counts = result.counts()
@@ -400,6 +408,24 @@ def _whole_result(result: BulkResult[T], exc: BaseException) -> T:
             "partial_result_of() tells each"
         ) from exc
     return result.get()
+
+
+def _why_not_retried(execution: Execution, policy: Policy) -> str | None:
+    """Return why a command was sent once after whose error another one is sent again, or None."""
+    retries, server = execution.retries, execution.server
+    if execution.has_transaction_id or retries is None or retries.retries or server is None:
+        return None
+    is_mongos = server.kind is ServerKind.MONGOS
+    error, version = retries.surfacing(), server.max_wire_version
+    if execution.time_left() <= 0 or not (
+        may_be_retryable(error)
+        or needs_label(error, retry_writes=True, max_wire_version=version, is_mongos=is_mongos)
+    ):
+        return None
+    if execution.command.holds_multi:
+        return "it holds an UpdateMany or DeleteMany"
+    found = why_not(server, retry_writes=policy.retry_writes)
+    return None if found is None else found[0]
 
 
 def _note(bulk: Bulk[Any], tried: str, counts: Mapping[Outcome, int]) -> str:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -39,6 +39,12 @@ from aioretry.events import Hook, RetryScheduled, log_retries, publish
 
 CLOSE_TIMEOUT = 2.0
 """How long a command that was sent may wait for its answer when the client is closed."""
+
+_ANOTHER_LOOP: Final = (
+    "this client is bound to another event loop, the one it was first used on, and here it would "
+    "be attached to a different loop; make one client for each event loop. In pytest, its fixture "
+    "and the test need the same loop_scope: the fixture mongo_client of aioretry.testing has it"
+)
 
 
 class Aborting(Protocol):
@@ -159,12 +165,7 @@ class WritePath:
         # Looked up at each call: users replace it on the client.
         loop = self._client.get_io_loop()
         if running is not None and running is not loop:
-            raise refusal(
-                InvalidOperation(
-                    "this client is bound to another event loop, the one it was first used on; "
-                    "make one client for each event loop"
-                )
-            )
+            raise refusal(InvalidOperation(_ANOTHER_LOOP))
         if self._coordinator is None or self._coordinator.loop is not loop:
             self.under_way.operations = set()  # those of another loop, which has ended, never end
             self._coordinator = Coordinator(

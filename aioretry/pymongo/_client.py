@@ -30,7 +30,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
     first used on.
 
     Args:
-        *args: As for ``AsyncMongoClient``.
+        *args: As for ``AsyncMongoClient``: a connection string, or hosts, and a port.
         hooks: Callables that are told of every retry, see :class:`~aioretry.Hook`, or of everything
             that happens in a write, see :class:`~aioretry.EventHook`.
         max_concurrent_attempts: How many commands may be under way at once; further ones queue.
@@ -43,7 +43,10 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
             there is one again; infinity lets them wait.
         retry_budget: How many retries the client may have made beyond one for each ten successes;
             while there is nothing left, none is made. None sets no limit.
-        **kwargs: As for ``AsyncMongoClient``.
+        **kwargs: As for ``AsyncMongoClient``: what a connection string may say (``replicaSet``,
+            ``w``, ``journal``, ``maxPoolSize``, ``serverSelectionTimeoutMS``, ``timeoutMS``, all
+            times in milliseconds), and ``document_class``, ``tz_aware``, ``event_listeners`` and
+            ``auto_encryption_opts``.
 
     Raises:
         TypeError: ``hooks`` is no list, or holds something that can't be called, or

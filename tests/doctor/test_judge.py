@@ -128,6 +128,7 @@ WARNINGS = {
     "timeoutMS=0": (with_client(timeout=0), "deadline"),
     "a socket timeout": (with_client(socket_timeout=3.0), "socket-timeout"),
     "an old PyMongo": (with_client(pymongo=(4, 18, 1)), "pymongo"),
+    "another aioretry": (with_client(has_other=True), "installed"),
     "an option that is ignored": (with_client(ignored=("Unknown option: x",)), "option-ignored"),
     "a short selection": (with_client(server_selection_timeout=3), "server-selection"),
 }

@@ -5,18 +5,27 @@ from dataclasses import replace
 
 import pytest
 from bson.codec_options import CodecOptions
-from pymongo.errors import BulkWriteError, ProtocolError
+from pymongo import UpdateMany
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    OperationFailure,
+    ProtocolError,
+    PyMongoError,
+)
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, attempts_of, outcome_of, partial_result_of, resolve
-from aioretry._commands.bulk_arguments import InsertMany
+from aioretry._commands.bulk_arguments import BulkRequests, InsertMany
 from aioretry._commands.command import CommandLimits
 from aioretry._commands.target import Target
+from aioretry._drivers.engine.messages import add_requests
 from aioretry._drivers.motor import encode_documents
 from aioretry._drivers.port import Failed, Policy, Replied, ServerKind, ServerView, TopologyView
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.sessions import SessionLease
 from aioretry._writes.bulk import BulkWrite
+from aioretry.deadlines import Deadline
 
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
 TARGET = Target.of("db", "c", CodecOptions(), WriteConcern())
@@ -99,13 +108,16 @@ async def driver():
 
 def begin(driver, count=6, *, ordered=False):
     """Begin an insert_many of so many documents, two in a command."""
-    coordinator = Coordinator(
-        driver, asyncio.get_running_loop(), Policy(), server_selection_timeout=1.0, hooks=()
-    )
     documents = [{"_id": number} for number in range(count)]
-    return BulkWrite(coordinator, SessionLease(driver.session), None).begin(
-        InsertMany(documents, ordered, None, None), TARGET
+    return begin_with(driver, InsertMany(documents, ordered, None, None), Policy())
+
+
+def begin_with(driver, arguments, policy, deadline=None):
+    """Begin a bulk operation."""
+    coordinator = Coordinator(
+        driver, asyncio.get_running_loop(), policy, server_selection_timeout=1.0, hooks=()
     )
+    return BulkWrite(coordinator, SessionLease(driver.session), deadline).begin(arguments, TARGET)
 
 
 @pytest.fixture
@@ -190,6 +202,70 @@ async def test_cancelled_between_commands(driver, write):
     assert [] == driver.sessions
     call.lease.drop()
     assert ["discarded"] == driver.sessions
+
+
+MANY = BulkRequests([UpdateMany({}, {"$set": {"n": 1}})], True, None, None, None, add_requests)
+ONE = InsertMany([{"_id": 1}], True, None, None)
+ALONE = replace(SERVER, kind=ServerKind.STANDALONE)
+
+
+class TestWhyNotRetried:
+    """The note on the error of a command that another one would have been sent again for."""
+
+    async def note(self, arguments, error, server=SERVER, **policy):
+        """The note on what it ends with."""
+        driver = Driver(server)
+        write = begin_with(driver, arguments, Policy(**policy))
+        end(await driver.sent.get(), error=error, server=server)
+        with pytest.raises(type(error)) as caught:
+            await write
+        [note] = caught.value.__notes__
+        return note
+
+    @pytest.mark.parametrize(
+        ("arguments", "server", "retry_writes", "why"),
+        [
+            (MANY, SERVER, True, "it holds an UpdateMany or DeleteMany"),
+            (ONE, ALONE, True, "a:1 is a standalone server"),
+            (ONE, SERVER, False, "the client has retryWrites=false"),
+        ],
+    )
+    async def test_is_told(self, arguments, server, retry_writes, why):
+        """The reason comes last, in the words of the warning where that has some."""
+        lost = AutoReconnect("scripted")
+        note = await self.note(arguments, lost, server, retry_writes=retry_writes)
+        assert note.endswith(f" s; not retried: {why}")
+
+    async def test_of_an_error_that_nothing_is_retried_for(self):
+        """What no server would be asked for again needs no reason."""
+        assert "not retried" not in await self.note(MANY, OperationFailure("scripted", 2))
+
+    async def test_of_an_overloaded_server(self):
+        """Nor what it would have been sent again for all the same, but too often."""
+        labels = {"errorLabels": ["RetryableError", "SystemOverloadedError"]}
+        error = OperationFailure("scripted", 462, labels)
+        assert "not retried" not in await self.note(MANY, error, max_adaptive_retries=0)
+
+    async def test_of_a_cancellation(self, driver):
+        """Nor does what the caller has ended."""
+        write = begin_with(driver, MANY, Policy())
+        await driver.sent.get()
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await write
+        assert "not retried" not in caught.value.__notes__[0]
+
+    async def test_when_time_is_over(self, driver):
+        """Nor does what there was no time for."""
+        limit = Deadline.after(0.01)
+        write = begin_with(driver, MANY, Policy(), limit)
+        attempt = await driver.sent.get()
+        while limit.remaining() > 0:
+            await asyncio.sleep(0.001)
+        end(attempt, error=AutoReconnect("scripted"))
+        with pytest.raises(PyMongoError) as caught:
+            await write
+        assert "not retried" not in caught.value.__notes__[0]
 
 
 REFUSED = {"n": 1, "writeErrors": [ERROR]}

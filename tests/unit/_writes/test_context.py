@@ -104,7 +104,10 @@ class TestCoordinator:
         assert 0 < coordinator.deadline(None).remaining() <= 5.0
 
     async def test_another_loop_is_running(self):
-        """Nothing is sent, and the error says so, also if there is a coordinator already."""
+        """Nothing is sent, and the error says so, also if there is a coordinator already.
+
+        It has the words that asyncio has for it, and what to do about it in pytest.
+        """
         other = SimpleNamespace()
         given = path(asyncio.get_running_loop())
         given.coordinator()
@@ -112,6 +115,8 @@ class TestCoordinator:
         with pytest.raises(InvalidOperation, match="another event loop") as caught:
             given.coordinator()
         assert Outcome.NOT_APPLIED is outcome_of(caught.value)
+        for searched in ("attached to a different loop", "loop_scope", "mongo_client"):
+            assert searched in str(caught.value)
 
     def test_the_loop_is_replaced(self):
         """Where none is running the client's counts; a new one gets a coordinator of its own."""

@@ -98,25 +98,6 @@ def throughput(text: str) -> Chart:
     )
 
 
-def cpu_time(text: str) -> Chart:
-    """Where the CPU time of an update goes."""
-    found = dict(table(text, "| what | us | ÷ the floor |"))
-    names = {
-        "the floor": FLOOR,
-        "Connection.send_message": FLOOR,
-        "Connection.command": PYMONGO,
-        "the same with a session": PYMONGO,
-        "Database.command": PYMONGO,
-        "an attempt on a thread": OURS,
-        "update_one by the event loop": OURS,
-    }
-    bars = [
-        bar(name, next(row["us"] for key, row in found.items() if key.startswith(name)), colour)
-        for name, colour in names.items()
-    ]
-    return Chart("CPU time of one update_one, microseconds", [("", bars)])
-
-
 def storm(text: str) -> Chart:
     """What is left of the throughput when one reply of ten is lost."""
     groups: list[tuple[str, list[Bar]]] = []
@@ -151,7 +132,6 @@ def blind(text: str) -> Chart:
 
 CHARTS: Mapping[str, tuple[str, Callable[[str], Chart]]] = {
     "performance-throughput.svg": ("performance.md", throughput),
-    "performance-cpu.svg": ("performance.md", cpu_time),
     "performance-storm.svg": ("performance.md", storm),
     "failovers-freeze.svg": ("failovers.md", freeze),
     "why-blind-retries.svg": ("why-blind-retries.md", blind),

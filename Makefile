@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AT_ONCE ?= 6
 
 .PHONY: help demo quick test test-long test-all test-installed check pytest matrix \
-	bench bench-bulk bench-proxy bench-failovers bench-storms bench-streams load chaos simulate docs format clean
+	bench bench-bulk bench-imports bench-proxy bench-failovers bench-storms bench-streams load chaos simulate docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -26,6 +26,7 @@ help:
 	@echo "make matrix       every server version, PyMongo, Python and event loop (two hours)"
 	@echo "make bench        throughput beside Motor and PyMongo's AsyncMongoClient (15 minutes);"
 	@echo "                  ARGS=--costs, --storm, --memory, --soak measure something else"
+	@echo "make bench-imports  what an import costs, beside the driver's (1 minute)"
 	@echo "make bench-bulk   insert_many and bulk_write beside Motor or AsyncMongoClient"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
@@ -34,7 +35,7 @@ help:
 	@echo "make load         orders for the example shop while primaries die, beside Motor (5 minutes)"
 	@echo "make chaos        random faults under a mixed load, beside Motor (20 minutes)"
 	@echo "make simulate     the same in a simulated world, with virtual time; ARGS='--hours 4', ..."
-	@echo "                  demo, each bench but the proxy's, load and chaos take ARGS='--client asyncio'"
+	@echo "                  demo, each bench but the proxy's and the imports', load and chaos take ARGS='--client asyncio'"
 	@echo "make docs         the site, in docs/_build/html"
 	@echo "make format       format and sort imports"
 
@@ -95,6 +96,9 @@ bench: $(STAMP)
 
 bench-bulk: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.bulk $(ARGS)
+
+bench-imports: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.imports $(ARGS)
 
 bench-proxy: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.proxy $(ARGS)

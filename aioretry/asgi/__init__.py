@@ -21,3 +21,8 @@ __all__ = [
     "mongodb_lifespan",
     "seconds_of",
 ]
+
+# Where users import them from is what messages and tracebacks should say.
+for _name in __all__:
+    if isinstance(_public := globals()[_name], type):
+        _public.__module__ = __name__

@@ -3,7 +3,7 @@
 A module imports only from lower ones, and from aioretry's public names:
 
     _keys                               idempotency keys, and what operations ask of them
-    _once                               work that is done once for a key, and its stored answer
+    _once  _once_turns                  work that is done once for a key, and its stored answer
     _keys_native  _durable              a key's writes: remembered by the servers, or by a record
     _durable_transaction                the writes of a durable key, in one transaction
     _keys_records  _keys_ending         records of keys; ending the sessions that were chosen
@@ -19,7 +19,6 @@ A module imports only from lower ones, and from aioretry's public names:
     _repeat  _paths  _collections       runs that are repeated; paths of fields; collections (pure)
     _versioned                          documents that carry the hash of their content
     _versioned_steps                    their commands, and what the answers mean
-    _versioned_repeats                  doing a step again after a lost reply
     _versions  _canonical               who has won (pure); one form of BSON for one content (pure)
 """
 

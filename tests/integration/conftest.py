@@ -10,6 +10,7 @@ from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import monitoring
 
 from tests.clients import for_both
+from tests.integration.relaying import Relay
 
 # What both clients are tested with in the short form, too.
 FOR_BOTH = {
@@ -28,6 +29,7 @@ FOR_BOTH = {
     "test_resolved_anew",
     "test_retries",
     "test_reads",
+    "test_seeded_faults",
     "test_sessions",
     "test_silent",
     "test_statements",
@@ -99,6 +101,14 @@ async def watched_client(replica_set, commands, client_class):
     """A client whose commands are remembered."""
     async with client_class(replica_set.uri, event_listeners=[commands]) as client:
         yield client
+
+
+@pytest.fixture
+async def relay(replica_set):
+    """A relay of connections to the primary."""
+    primary = await replica_set.primary()
+    async with Relay(primary.host, primary.port) as relay:
+        yield relay
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ class Relay:
         self._server = None
         self._most = math.inf
         self.port = 0
+        self.has_cut = 0
+        """How many connections were reset while others lived."""
 
     async def __aenter__(self):
         await self.listen(0)
@@ -54,6 +56,7 @@ class Relay:
         cut = self._carriers("update")[::every]
         for link in cut:
             link.abort()
+        self.has_cut += len(cut)
         return len(cut)
 
     def cut_all(self):

@@ -14,18 +14,9 @@ from aioretry._faces import settled
 from aioretry._retry import losses
 from aioretry.events import AttemptEnded, every_event
 from tests.integration.looping import all_given_back, pools
-from tests.integration.relaying import Relay
 from tests.integration.test_on_loop_broken import both_ways
 
 WARM = 30
-
-
-@pytest.fixture
-async def relay(replica_set):
-    """A relay of connections to the primary."""
-    primary = await replica_set.primary()
-    async with Relay(primary.host, primary.port) as relay:
-        yield relay
 
 
 async def warm_up(client, things, replica_set):

@@ -9,13 +9,13 @@ import pytest
 from pymongo import ReturnDocument
 from pymongo.errors import PyMongoError
 
-from aioretry import Outcome, RetryClient, deadline, outcome_of, partial_result_of, resolve
+from aioretry import Outcome, deadline, outcome_of, partial_result_of, resolve
 from aioretry._retry.sessions import CommandNumber
 from tests.integration.looping import Silent, all_given_back
 from tests.integration.test_landing import making_tasks, old_style
 from tests.lengths import in_full
 
-OPERATIONS = 60
+OPERATIONS, AT_ONCE = 60, 20
 KINDS = ("insert", "update", "delete", "find_one_and_update", "insert_many", "operation")
 CANCELLED = (None, None, None, None, None, 0.0, 0.002, 0.02)
 APPLIED, NOT_APPLIED, UNKNOWN = Outcome.APPLIED, Outcome.NOT_APPLIED, Outcome.UNKNOWN
@@ -119,8 +119,11 @@ def times(kind, document):
     return 0 if document is None else document["n"]
 
 
-async def run(seed, faults, collection, stored):
-    """Make all operations at once; return what has struck which of their messages.
+async def run(seed, faults, collection, stored, relay):
+    """Make many operations at once, and more; return what has struck which of their messages.
+
+    In between some connections of the pool are reset, while the others live. What is sent over
+    those comes to no proxy.
 
     Of those that are cancelled nothing is returned: how far they come depends on the machine.
     Nor of those without a deadline, whose only retry may be spent on a pool that is paused.
@@ -134,10 +137,15 @@ async def run(seed, faults, collection, stored):
     stored.insert_many({"_id": f"{n}.0", "n": 0} for n in there)
     dice = Dice(seed)
     dice.arm(faults, f"{collection.database.name}.{collection.name}")
+    told = []
     try:
-        told = await asyncio.gather(
-            *(operate(collection, n, kind, cancelled[n]) for n, kind in enumerate(kinds))
-        )
+        for first in range(0, OPERATIONS, AT_ONCE):
+            numbers = range(first, first + AT_ONCE)
+            told += await asyncio.gather(
+                *(operate(collection, n, kinds[n], cancelled[n]) for n in numbers)
+            )
+            await all_given_back(collection.database.client)
+            relay.cut(random.Random(f"{seed} cut {first}").choice([2, 3]))
     finally:
         faults.verify()
     documents = {one["_id"]: one for one in stored.find()}
@@ -154,26 +162,28 @@ async def run(seed, faults, collection, stored):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(in_full(20, otherwise=4)))
-async def test_what_is_told(seed, replica_set, collection, stored, commands):
+async def test_what_is_told(seed, replica_set, relay, collection, stored, commands, client_class):
     """Each statement is done once, never, or as nobody could tell; twice the same is met.
 
     On the event loop and on threads, with tasks of the loop's own kind and of another.
     """
     listeners = [commands, Silent()] if seed % 2 else []
     makes_tasks = making_tasks(old_style) if seed % 4 > 1 else contextlib.nullcontext()
-    async with RetryClient(replica_set.uri, event_listeners=listeners) as client:
+    uri = f"mongodb://{relay.address}/?directConnection=true"
+    async with client_class(uri, event_listeners=listeners) as client:
         things = client[collection.database.name].get_collection(
             collection.name, write_concern=collection.write_concern
         )
         with makes_tasks:
-            struck = [await run(seed, replica_set.faults, things, stored) for _ in range(2)]
+            struck = [await run(seed, replica_set.faults, things, stored, relay) for _ in range(2)]
         await all_given_back(client)
+    assert relay.has_cut
     assert struck[0]
     assert struck[0] == struck[1]
 
 
-async def test_a_mistake_is_found(replica_set, collection, stored, monkeypatch):
+async def test_a_mistake_is_found(replica_set, relay, collection, stored, monkeypatch):
     """Attempts with numbers of their own are executed twice."""
     monkeypatch.setattr(CommandNumber, "take", lambda _, session: session.next_number())
     with pytest.raises(AssertionError):
-        await run(0, replica_set.faults, collection, stored)
+        await run(0, replica_set.faults, collection, stored, relay)

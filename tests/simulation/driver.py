@@ -458,13 +458,14 @@ class Attempt:
         if self._session is not None:
             self._call.lease.drop()
             self._session = None
+        self._call.carrier = None
+        del self._call  # what comes late has its attempt, which then keeps no session
 
     def _land(self, result: Any) -> None:
         receiver, self._receiver = self._receiver, None
         if receiver is None:
             return
         self._close()
-        self._call.carrier = None
         self._driver.note(f"op {self.operation} {_told(result)}")
         if isinstance(result, Replied) and result.reply.keys().isdisjoint(_ERRORS):
             self._driver.has_answered(self.operation, self._request.command)
@@ -756,7 +757,6 @@ class SimulatedDriver(EngineDriver):
         if attempt is None:
             return False
         attempt.abandon()
-        call.carrier = None
         return True
 
     def time_out(self, call: AttemptCall) -> bool:

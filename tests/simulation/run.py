@@ -24,6 +24,7 @@ from pymongo.errors import (
     PyMongoError,
     ServerSelectionTimeoutError,
 )
+from pymongo.write_concern import WriteConcern
 
 from aioretry import (
     DeadlineExceeded,
@@ -82,6 +83,10 @@ _EXPECTED_CODES |= {HOST_UNREACHABLE, NO_PRIMARY_FOUND}
 # Operations of one command of their own.
 _OF_ONE = {"insert", "update", "upsert", "replace", "delete", "find_one_and_update", "contested"}
 
+# Those that say themselves how they are to be acknowledged.
+_WITH_OPTIONS = _OF_ONE - {"contested"} | {"insert_many", "bulk_write", "update_many", "operation"}
+_WITH_OPTIONS |= {"user_session"}
+
 MOST_WITHOUT_A_DEADLINE = 1 + 2
 """How often a command is sent at most; two retries are for overload."""
 
@@ -118,6 +123,7 @@ class Told:
     waits: bool = True
     """Whether its caller waits for it, or resolves it."""
 
+    has_ended: bool = False
     is_over: bool = False
 
 
@@ -152,6 +158,10 @@ class Run:
 
         self.faults = 0
         """How many messages, connections and servers something has happened to."""
+
+        self.by_index = {one.index: one for one in plan.operations}
+        self.begun: set[bytes | None] = set()
+        """The sessions over which something was sent."""
 
         self.of_session = {one.index for one in plan.operations if one.kind == "user_session"}
         self.lines = {
@@ -316,6 +326,8 @@ class Run:
 
     def _has_sent(self, index: int, command: Command) -> None:
         self._judge_order(command.body)
+        self._judge_sessions_in_use(index, command)
+        self._judge_wtimeout(index, command)
         self.transfers.hears(index, command)
         if (command.session == self.shared) != (index in self.of_session):
             self.wrong.append(f"operation {index}: something is sent over another session")
@@ -329,17 +341,14 @@ class Run:
 
     def _judge_company(self, index: int, command: Command) -> None:
         """What travels together is sent for somebody who waits for it."""
-        if index not in self.told or self._kind_of(index) not in TRAVELLING:
+        if index not in self.told or self.by_index[index].kind not in TRAVELLING:
             return
         company = {int(number) for number in re.findall(r"t(\d+)_\d", repr(command.body))}
         if not any(self.told[one].waits for one in company):
             self.wrong.append(f"operation {index}: is sent, and nobody waits for it")
 
-    def _kind_of(self, index: int) -> str:
-        return next(one.kind for one in self.plan.operations if one.index == index)
-
     def _may_be_sent(self, index: int, command: Command) -> bool:
-        kind = self._kind_of(index)
+        kind = self.by_index[index].kind
         return kind in self.others and self.others[kind].may_be_sent(command)
 
     def _has_answered(self, index: int, command: Command) -> None:
@@ -473,7 +482,7 @@ class Run:
                 told.outcomes = others.outcomes_of_success(operation)
             self.note(f"op {operation.index} ends well")
         told.waits = False
-        told.took = (told.ended or self.loop.time()) - began
+        told.took, told.has_ended = (told.ended or self.loop.time()) - began, True
         self._judge_time(operation, told)
         if self.plan.closed_at is None:
             self._judge_error(operation, told)
@@ -698,6 +707,37 @@ class Run:
             self.ordered.update(new)
             self.last_ordered[has_deadline] = max(new, default=self.last_ordered[has_deadline])
 
+    def _judge_sessions_in_use(self, index: int, command: Command) -> None:
+        """When one is begun, servers know of none that is neither pooled nor in use."""
+        if command.session in self.begun:
+            return
+        self.begun.add(command.session)
+        if self._left_over() and not self.wrong:
+            gc.collect()  # an exception may have one, and is part of a cycle
+            if self._left_over():
+                self.wrong.append(f"operation {index}: {self._left_over()} sessions are left over")
+
+    def _left_over(self) -> int:
+        """How many sessions servers know of that nobody can use."""
+        under_way = [index for index, told in self.told.items() if not told.has_ended]
+        # Whoever keeps an exception may resolve it. An operation goes on after a write in doubt.
+        used = sum(one.has_ended and one.error is not None for one in self.told.values())
+        used += sum(1 + (self.by_index[index].kind == "operation") for index in under_way)
+        used += sum(one.operation not in under_way for one in self.driver.under_way)
+        used += len(self.client._write_path.aborting)
+        left = self.set.sessions.keys() - self.driver.pooled - {self.shared} - self.driver.ended
+        return max(0, len(left) - used)
+
+    def _judge_wtimeout(self, index: int, command: Command) -> None:
+        """What an operation says of wtimeout is sent, unless a deadline takes its place."""
+        concern, operation = command.body.get("writeConcern"), self.by_index.get(index)
+        if concern is None or operation is None or operation.kind not in _WITH_OPTIONS:
+            return
+        is_limited = operation.deadline is not None or self.told[index].outcomes  # by resolve()
+        wanted = None if is_limited else _wtimeout_of(operation)
+        if concern.get("wtimeout") != wanted:
+            self.complain(operation, f"is sent with {concern}")
+
     def _judge_attempts(self, operation: Operation, told: Told) -> None:
         """Attempts are bounded: by the time that they take, and by what happens to the servers."""
         commands = len(told.tags) if operation.kind in {"bulk_write", "operation"} else 1
@@ -742,7 +782,7 @@ class Run:
                     self.complain(operation, f"was told {result}")
             case "user_session" if self.plan.has_coroutines and operation.ordered:
                 async with self.session.bind(end_session=False):
-                    await self.collection.update_one({"_id": "hot"}, {"$inc": {tag: 1}})
+                    await self._things(operation).update_one({"_id": "hot"}, {"$inc": {tag: 1}})
             case "operation":
                 await self._call_operation(operation, tags)
             case "keyed":
@@ -784,9 +824,16 @@ class Run:
     def _expected(self, operation: Operation) -> int:
         return {"upsert": -1, "none": 0}.get(_travels_as(operation), 1)
 
+    def _things(self, operation: Operation) -> Any:
+        """Return the collection for its writes; some wait for a majority only so long."""
+        wtimeout = _wtimeout_of(operation)
+        if wtimeout is None:
+            return self.collection
+        return self.collection.with_options(write_concern=WriteConcern("majority", wtimeout))
+
     def _write(self, operation: Operation, tags: list[str]) -> Any:
         """Return a write of one call, to be awaited."""
-        things, (tag, *_) = self.collection, tags
+        things, (tag, *_) = self._things(operation), tags
         match operation.kind:
             case "insert":
                 return things.insert_one({"_id": tag})
@@ -820,7 +867,7 @@ class Run:
                 raise AssertionError(kind)
 
     async def _call_operation(self, operation: Operation, tags: list[str]) -> None:
-        async with self.collection.operation() as writes:
+        async with self._things(operation).operation() as writes:
             for tag in tags:
                 await writes.update_one({"_id": f"u{tag}"}, {"$inc": {tag: 1}})
                 self.told[operation.index].done += 1
@@ -953,6 +1000,13 @@ _TAG = r"t\d+_\d+"
 
 def _is_the_librarys(timer: asyncio.TimerHandle) -> bool:
     return str(getattr(timer._callback, "__module__", "")).startswith("aioretry.")
+
+
+def _wtimeout_of(operation: Operation) -> int | None:
+    """Return how long one waits for a majority at most, in milliseconds; None as long as others."""
+    if operation.kind not in _WITH_OPTIONS or operation.how % 7:
+        return None
+    return (1, 20, 500)[operation.how % 3]
 
 
 def _count_of(operation: Operation) -> int:

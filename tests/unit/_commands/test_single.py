@@ -372,10 +372,14 @@ class TestFindAndModify:
         """It is the document, or None if there was none."""
         assert expected == result(find_and("delete"), reply)
 
-    def test_the_reply(self):
+    @pytest.mark.parametrize(
+        ("what", "update"),
+        [("delete", None), ("replace", {"n": 1}), ("update", {"$set": {"n": 1}})],
+    )
+    def test_the_reply(self, what, update):
         """It holds a document of the user's, which the user's own options decode."""
         target = Target.of("db", "c", CodecOptions(bson.SON), WriteConcern())
-        command = find_and("delete").command(target)
+        command = find_and(what, update).command(target)
         assert ("findAndModify", target.codec_options, {"value": 1}, False) == (
             command.name,
             command.codec_options,

@@ -234,6 +234,13 @@ class TestOverload:
         error = server_error(462, OVERLOAD)
         assert judge(state(retry_writes=False), failure(error, numbered=False)) == GiveUp(error)
 
+    def test_reads_have_an_option_of_their_own(self):
+        """A read is not retried on overload if retryReads is off, whatever retryWrites is."""
+        error = server_error(462, OVERLOAD)
+        read = Failure(error, sent=True, has_transaction_id=False, is_read=True)
+        assert judge(state(retry_reads=False), read) == GiveUp(error)
+        assert isinstance(judge(state(retry_writes=False), read), Retry)
+
     def test_overload_without_retryable_is_final(self):
         """SystemOverloadedError alone is no reason to send again."""
         error = server_error(462, ["SystemOverloadedError"])

@@ -624,6 +624,24 @@ class TestEnds:
         assert 0 == first.inserted_id
         assert (DuplicateKeyError, NOT_APPLIED) == (type(second), outcome_of(second))
 
+    async def test_numbers_that_an_old_server_gives(self, driver, make):
+        """Before 5.0 one that is refused at once has none, so that the next one gets that."""
+        driver.wire_version = 9
+        driver.renew()
+        queue = make()
+        inserts = [queue.insert({"_id": n}, None) for n in range(3)]
+        (await launched(driver)).prepare().fail(AutoReconnect("lost"))
+        refused = {"index": 0, "code": 52, "errmsg": "a field begins with $"}
+        (await launched(driver, 2)).prepare().reply(n=2, writeErrors=[refused])
+        await launched(driver, 4)
+        asked = {each.ids[0]: each for each in (one.prepare() for one in driver.flying[2:])}
+        assert {1: [0], 2: [1]} == {n: asked[n].call.command.body["stmtIds"] for n in (1, 2)}
+        asked[1].reply()
+        asked[2].reply(n=0, writeErrors=[{**DUPLICATE, "index": 0}])
+        first, second, third = await all_of(inserts)
+        assert (52, 1) == (first.code, second.inserted_id)
+        assert isinstance(third, DuplicateKeyError)
+
     @pytest.mark.parametrize("is_asked_in_vain", [False, True], ids=["answered", "in vain"])
     async def test_one_was_resolved_before_all_were_executed(self, driver, make, is_asked_in_vain):
         """An old server then has the errors of the others in wrong places: each is asked for."""

@@ -109,6 +109,15 @@ async def test_what_is_kept(outbox, collection, plain):
         assert index["expireAfterSeconds"] == seconds
 
 
+async def test_what_is_read(outbox, stored):
+    """The oldest are found by an index, and not among all that was delivered."""
+    await outbox.prepare()
+    for which in {"state": "pending", "key": {"$nin": ["a"]}}, {"state": "dead"}:
+        plan = str(stored.find(which).sort("at", 1).limit(10).explain()["queryPlanner"])
+        assert "IXSCAN" in plan
+        assert "'SORT'" not in plan
+
+
 @pytest.mark.slow
 async def test_what_is_removed(server_version, client_class, receiver, at_work):
     """What was delivered, when its time is over; what is dead stays."""

@@ -173,16 +173,19 @@ class Outbox:
         Raises:
             PyMongoError: What ``create_index`` raises.
         """
-        # By state and time; with the key, so that those that are passed over are not read.
-        await self._entries.create_index([("state", 1), ("at", 1), ("key", 1)])
+        # By time; with the key, so that those that are passed over are not read. An entry is in one
+        # index at a time, beside that of the ids: each costs writes on every member.
+        for state, fields in (_PENDING, ("state", "at", "key")), (_DEAD, ("state", "at")):
+            index = [(field, 1) for field in fields]
+            await self._entries.create_index(index, partialFilterExpression={"state": state})
         seconds = self._keep_seconds
         try:
-            await self._entries.create_index("delivered", expireAfterSeconds=seconds)
+            await self._entries.create_index("delivered", expireAfterSeconds=seconds, sparse=True)
         except OperationFailure as exc:
             if exc.code != _OTHER_OPTIONS:
                 raise
-            index = {"keyPattern": {"delivered": 1}, "expireAfterSeconds": seconds}
-            await self._entries.database.command("collMod", self._entries.name, index=index)
+            change = {"keyPattern": {"delivered": 1}, "expireAfterSeconds": seconds}
+            await self._entries.database.command("collMod", self._entries.name, index=change)
 
     async def status(self) -> OutboxStatus:
         """Tell how many entries there are, and for how long the oldest has waited.

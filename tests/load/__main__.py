@@ -10,11 +10,21 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.load.report import print_report
-from tests.load.run import ASYNCIO, ASYNCIO_OUTBOX, MOTOR, OURS, OUTBOX, Options, run
+from tests.load.run import (
+    ASYNCIO,
+    ASYNCIO_OUTBOX,
+    ASYNCIO_WITHOUT,
+    MOTOR,
+    OURS,
+    OUTBOX,
+    WITHOUT,
+    Options,
+    run,
+)
 
 _WIDTH = 110
 _OURS = {"motor": OURS, "asyncio": ASYNCIO}
-_OUTBOXES = {"motor": OUTBOX, "asyncio": ASYNCIO_OUTBOX}
+_OUTBOXES = {"motor": (WITHOUT, OUTBOX), "asyncio": (ASYNCIO_WITHOUT, ASYNCIO_OUTBOX)}
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -27,7 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--grace", type=float, default=2.0, help="seconds more for its answer")
     parser.add_argument("--client", choices=_OURS, default="motor", help="which of aioretry's")
     parser.add_argument("--only", choices=["aioretry", "motor"], help="load one service alone")
-    parser.add_argument("--outbox", action="store_true", help="... beside the same with an outbox")
+    parser.add_argument("--outbox", action="store_true", help="load one without and with outbox")
     parser.add_argument("--without-freeze", action="store_true", help="only kill a primary")
     parser.add_argument("--server", metavar="VERSION", help="as 6.0 or 4.4")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the services' logs")
@@ -54,7 +64,7 @@ def main() -> int:
         options.folder.mkdir(parents=True, exist_ok=True)
         ours, results = _OURS[given.client], []
         sides = {"aioretry": (ours,), "motor": (MOTOR,), None: (ours, MOTOR)}
-        compared = (ours, _OUTBOXES[given.client]) if given.outbox else sides[given.only]
+        compared = _OUTBOXES[given.client] if given.outbox else sides[given.only]
         for side in compared:
             console.rule(side.name)
             results.append(

@@ -1,6 +1,7 @@
 """The shop of the examples, each order of which has somebody told; and who is told, a file.
 
-``MOTOR_SHOP=no`` in the environment puts it on PyMongo's asynchronous client.
+``MOTOR_SHOP=no`` in the environment puts it on PyMongo's asynchronous client; with ``OUTBOX=no``
+nobody is told.
 """
 
 import json
@@ -24,6 +25,7 @@ from examples.shop.app import URI, Key, Order, Shop, Wanted, keys
 from examples.shop.app import app as shop_without
 
 CLIENT: Any = AsyncRetryClient if os.environ.get("MOTOR_SHOP") == "no" else RetryClient
+IS_TOLD = os.environ.get("OUTBOX") != "no"
 OPTIONS: Any = {"w": "majority", "journal": True}
 
 app = FastAPI(lifespan=mongodb_lifespan(URI, client=CLIENT, keys=keys, **OPTIONS))
@@ -50,7 +52,8 @@ async def post_order(wanted: Wanted, shop: Shop, key: Key) -> Response:
         order = await shop.orders.insert_one(wanted.model_dump(), session=session)
         placed = Order(id=str(order.inserted_id), **wanted.model_dump())
         told = {"order": placed.id, "left": left["quantity"]}
-        await outbox.add(session, "order", told, key=wanted.sku)
+        if IS_TOLD:
+            await outbox.add(session, "order", told, key=wanted.sku)
         return placed
 
     return await key.once(place, status_code=201)

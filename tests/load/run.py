@@ -55,6 +55,8 @@ ASYNCIO = Side("asyncio", "tests.load.asyncio_shop:app", uses_motor=False)
 MOTOR = Side("Motor", "tests.load.motor_shop:app")
 OUTBOX = Side("with outbox", "tests.load.outbox_shop:app", "tests.load.outbox_shop:relay")
 ASYNCIO_OUTBOX = replace(OUTBOX, uses_motor=False)
+WITHOUT = replace(OUTBOX, name="without outbox", relay=None)
+ASYNCIO_WITHOUT = replace(WITHOUT, uses_motor=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,8 @@ def _relay(side: Side, folder: Path, uri: str) -> AbstractAsyncContextManager[Pr
 def _environment(side: Side, uri: str) -> dict[str, str]:
     motor = "yes" if side.uses_motor else "no"
     secrets_of_all = dict.fromkeys(["SHOP_SECRET", "BOX_OFFICE_SECRET"], _SECRET)
-    return {"MONGODB_URI": uri, "MOTOR_SHOP": motor, **secrets_of_all}
+    told = "no" if side.relay is None else "yes"
+    return {"MONGODB_URI": uri, "MOTOR_SHOP": motor, "OUTBOX": told, **secrets_of_all}
 
 
 def _told(folder: Path) -> Path:

@@ -3,12 +3,13 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from aioretry import run_transaction
-from aioretry.outbox import Entry, Outbox, Relay
+from aioretry.outbox import Entry, Outbox, OutboxStatus, Relay
 from tests.clients import chosen_client
 
 LEASE_SECONDS = 1.0  # so that the next one need not wait for long
@@ -77,8 +78,42 @@ async def order_and_tell(uri: str, name: str, number: int, path: str) -> None:
         await asyncio.wait([task])
 
 
-async def hand_on(uri: str, name: str, path: str, gate: str) -> None:
-    """Hand entries on, each when there is a file; say that each was begun."""
+class StoppedOutbox(Outbox):
+    """An outbox that keeps its process from all else when a page was read, until there is a file.
+
+    Args:
+        collection: Where its entries are.
+        gate: The file.
+    """
+
+    def __init__(self, collection: Any, gate: str) -> None:
+        super().__init__(collection)
+        self._gate = gate
+
+    async def pending(self, without: Collection[str], limit: int) -> dict[str, list[Entry]]:
+        """Read a page."""
+        found = await super().pending(without, limit)
+        if found:
+            Path(self._gate + ".begun").touch()
+        while found and not Path(self._gate).exists():
+            time.sleep(0.01)
+        return found
+
+    async def status(self) -> OutboxStatus:
+        """Ask nobody, who could say that there was no time left to read the page."""
+        return OutboxStatus(0, 0, 0.0)
+
+
+async def hand_on(uri: str, name: str, path: str, gate: str, *, stops: bool) -> None:
+    """Hand entries on, each when there is a file; say that each was begun.
+
+    Args:
+        uri: Of the servers.
+        name: Of the outbox's collection.
+        path: Of the letters.
+        gate: The file.
+        stops: Whether to stand still when a page was read, and not in the delivery.
+    """
     letters = Letters(path)
     logging.basicConfig(level=logging.INFO, filename=gate + ".log")
 
@@ -89,4 +124,6 @@ async def hand_on(uri: str, name: str, path: str, gate: str) -> None:
         await letters(entry)
 
     async with chosen_client()(uri) as client:
-        await relay_of(Outbox(client.aioretry_tests[name]), deliver).run()
+        entries = client.aioretry_tests[name]
+        outbox = StoppedOutbox(entries, gate) if stops else Outbox(entries)
+        await relay_of(outbox, deliver).run()

@@ -1,6 +1,8 @@
 """What an outbox keeps, and for whom."""
 
 import asyncio
+import functools
+import secrets
 
 import pytest
 from bson import Timestamp
@@ -8,8 +10,10 @@ from pymongo.errors import InvalidOperation
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, outcome_of, transaction
-from aioretry.outbox import Outbox, OutboxStatus
-from tests.outbox.conftest import emptied, until
+from aioretry.idempotent import Keys
+from aioretry.outbox import Outbox, OutboxStatus, Relay
+from aioretry.testing import ReplicaSet
+from tests.outbox.conftest import QUICK, emptied, until
 
 
 async def test_only_in_a_transaction(client, outbox, stored):
@@ -34,6 +38,27 @@ async def test_with_the_transaction(client, outbox, stored):
     assert found["_id"] == entry_id
     assert found["at"] > Timestamp(0, 0)
     assert await outbox.status() == OutboxStatus(1, 0, pytest.approx(0, abs=60))
+
+
+async def test_in_work_that_is_done_once(client, outbox, stored):
+    """It belongs to the answer: without one there is none, and who gets it again adds nothing."""
+    fails = [True, False]
+
+    async def work(session):
+        entry = {"_id": await outbox.add(session, "tell", {"what": "a"}, key="a")}
+        if fails.pop(0):
+            raise ValueError("no")
+        return entry
+
+    async with Keys(secrets.token_bytes(), "outbox") as keys:
+        once = functools.partial(keys.once, "k", work, database=client.shop)
+        with pytest.raises(ValueError, match="no"):
+            await once()
+        assert 0 == stored.count_documents({})
+        first, again = await once(), await once()
+    (found,) = stored.find({}, {"_id": 1})
+    assert (found, False) == (first.value, first.replayed)
+    assert (found, True) == (again.value, again.replayed)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +109,34 @@ async def test_what_is_kept(outbox, collection, plain):
         assert index["expireAfterSeconds"] == seconds
 
 
+async def test_what_is_read(outbox, stored):
+    """The oldest are found by an index, and not among all that was delivered."""
+    await outbox.prepare()
+    for which in {"state": "pending", "key": {"$nin": ["a"]}}, {"state": "dead"}:
+        plan = str(stored.find(which).sort("at", 1).limit(10).explain()["queryPlanner"])
+        assert "IXSCAN" in plan
+        assert "'SORT'" not in plan
+
+
+@pytest.mark.slow
+async def test_what_is_removed(server_version, client_class, receiver, at_work):
+    """What was delivered, when its time is over; what is dead stays."""
+    receiver.wrong["a"] = 1
+    with ReplicaSet(1, server_version, parameters={"ttlMonitorSleepSecs": "1"}) as servers:
+        async with client_class(servers.uri) as client:
+            outbox = Outbox(client.shop.outbox, keep_seconds=1)
+            await outbox.prepare()
+            async with transaction(client) as session:
+                dead, _ = [await outbox.add(session, "tell", {"what": what}) for what in "ab"]
+            task = at_work(Relay(outbox, receiver, max_attempts=1, **QUICK))
+            await until(lambda: len(receiver.got) == 2)
+            while await outbox.collection.count_documents({}) > 1:
+                await asyncio.sleep(0.01)
+            assert [dead] == [entry.id for entry in await outbox.dead()]
+            task.cancel()
+            await asyncio.wait([task])
+
+
 async def test_what_is_dead(outbox, relay, receiver, add, at_work, stored):
     """It is retried or discarded by its id; what is not dead is left alone."""
     receiver.wrong = {"a1": 20, "b1": 20, "a2": 0}
@@ -100,7 +153,9 @@ async def test_what_is_dead(outbox, relay, receiver, add, at_work, stored):
     assert await outbox.retry(one)
     await until(lambda: relay.deliveries["tell", "delivered"] == 2)
     assert await outbox.status() == OutboxStatus(0, 0, 0.0)
-    assert stored.count_documents({"state": "delivered"}) == 2
+    # The server removes by the date, and nothing that has none.
+    ended = {"state": "delivered", "delivered": {"$type": "date"}}
+    assert 2 == stored.count_documents(ended)
 
 
 async def test_what_another_has_done_stays(outbox, add):

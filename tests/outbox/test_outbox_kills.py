@@ -1,6 +1,7 @@
 """Relays that are killed or frozen, and replies that are lost: nothing is lost, order is kept."""
 
 import asyncio
+import contextlib
 import os
 import signal
 
@@ -19,6 +20,11 @@ def letters(tmp_path):
     path = tmp_path / "letters"
     path.touch()
     return path
+
+
+def named(uri):
+    """Servers' URI for a client that faults know by its name."""
+    return f"{uri}{'&' if '?' in uri else '?'}appName={APP_NAME}"
 
 
 async def check(stored, letters):
@@ -60,9 +66,7 @@ async def test_each_lost_reply(replica_set, collection, stored, letters):
     """Whichever reply is lost, it goes on by itself; each order is told of."""
 
     async def run(number: int) -> None:
-        joint = "&" if "?" in replica_set.uri else "?"
-        uri = f"{replica_set.uri}{joint}appName={APP_NAME}"
-        await order_and_tell(uri, collection.name, number, str(letters))
+        await order_and_tell(named(replica_set.uri), collection.name, number, str(letters))
         await check(stored, letters)
 
     lost = await at_each_lost_reply(replica_set, run)
@@ -70,44 +74,84 @@ async def test_each_lost_reply(replica_set, collection, stored, letters):
     assert stored.count_documents({}) == (lost + 1) * ENTRIES
 
 
-async def test_frozen_and_thawed(replica_set, outbox, add, letters, at_work, tmp_path, collection):
+@pytest.fixture
+async def first(replica_set, collection, letters, tmp_path):
+    """Start a relay in a process of its own; what it needs and writes is beside its gate."""
+    gate, forks = tmp_path / "gate", []
+
+    def start(*, stops):
+        arguments = {"name": collection.name, "path": str(letters), "gate": str(gate)}
+        forks.append(
+            Fork(
+                "tests.idempotent.child:run",
+                "tests.outbox.recipe:hand_on",
+                named(replica_set.uri),
+                {**arguments, "stops": stops},
+            )
+        )
+        return forks[-1].pid, gate
+
+    yield start
+    for fork in forks:
+        fork.kill()
+        await fork.wait()
+        fork.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "late", "again"),
+    [
+        ("page", [], ["a1", "a2", "a3"]),
+        ("delivery", ["a1"], ["a1", "a2", "a3"]),
+        ("end", ["a1"], ["a1", "a2", "a3"]),
+        ("answer", ["a1"], ["a2", "a3"]),
+    ],
+)
+async def test_frozen_and_thawed(
+    where, late, again, replica_set, outbox, add, letters, at_work, first
+):
     """Another one takes over; when the first one goes on, it hands on nothing more.
 
-    What it was at when it was frozen is delivered twice, with one id. The other one is held at the
-    second entry all the while: handed on by the first one, the third one would come before it.
+    It is frozen when it has read a page, in a delivery, or while the end of an entry or the answer
+    to that is under way; and it learns late that its lease is over. What it was at is delivered
+    twice at most, with one id. The other one is held at the second entry all the while: handed on
+    by the first one, what is next would come before it.
     """
-    gate, begun, log = (tmp_path / name for name in ("gate", "gate.begun", "gate.log"))
-    await add("a1", "a2", "a3")
-    child = Fork(
-        "tests.idempotent.child:run",
-        "tests.outbox.recipe:hand_on",
-        replica_set.uri,
-        {"name": collection.name, "path": str(letters), "gate": str(gate)},
-    )
-    try:
-        await until(begun.exists)
-        os.kill(child.pid, signal.SIGSTOP)
-        others, may_end = [], asyncio.Event()
+    ids = await add("a1", "a2", "a3")
+    pid, gate = first(stops=where == "page")
+    renewal = replica_set.faults.hang("findAndModify", app_name=APP_NAME)
+    log = gate.with_suffix(".log")
+    async with contextlib.AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as ending:
+            if where in {"end", "answer"}:
+                gate.touch()
+                held = replica_set.faults.hang(
+                    "update", namespace=outbox.full_name, applied=where == "answer"
+                )
+                await ending.enter_async_context(held)
+                await held.wait_until_fired()
+            await until(gate.with_suffix(".begun").exists)
+            os.kill(pid, signal.SIGSTOP)
+            others, may_end = [], asyncio.Event()
 
-        async def deliver(entry):
-            others.append(entry)
-            if len(others) > 1:
-                await may_end.wait()
+            async def deliver(entry):
+                others.append(entry)
+                if entry.id == ids[1]:
+                    await may_end.wait()
 
-        at_work(relay_of(outbox, deliver))
-        await until(lambda: len(others) == 2)
-        gate.touch()
-        os.kill(child.pid, signal.SIGCONT)
-        await until(Letters(letters).lines)
-        # It has found out when it asks for the lease again, which it does after a moment.
-        await until(lambda: "LeaseLostError" in log.read_text())
-        may_end.set()
-        await emptied(outbox)
-    finally:
-        child.kill()
-        await child.wait()
-        child.close()
-    (late,) = Letters(letters).lines()
-    assert [entry.payload["what"] for entry in others] == ["a1", "a2", "a3"]
-    assert (late["what"], late["id"]) == ("a1", others[0].id)
-    assert late["fence"] < others[0].fence
+            at_work(relay_of(outbox, deliver))
+            await until(lambda: ids[1] in [entry.id for entry in others])
+            await stack.enter_async_context(renewal)
+            gate.touch()
+            os.kill(pid, signal.SIGCONT)
+        # It has found out, when asking for the lease again, or at the end of an entry.
+        await until(lambda: "is served again" in log.read_text().rpartition(" holds ")[2])
+    await until(lambda: len(Letters(letters).lines()) >= len(late))
+    may_end.set()
+    await emptied(outbox)
+    told = Letters(letters).lines()
+    assert late == [line["what"] for line in told]
+    assert again == [entry.payload["what"] for entry in others]
+    assert ids[-len(others) :] == [entry.id for entry in others]
+    assert ids[: len(told)] == [line["id"] for line in told]
+    assert all(line["fence"] < others[0].fence for line in told)

@@ -7,22 +7,29 @@ import unicodedata
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote_plus
 
 _MECHANISM: Final = "SCRAM-SHA-256"
 _ITERATIONS: Final = 4096  # drivers refuse fewer
-_FREE: Final = frozenset({"hello", "buildinfo", "ping", "saslstart", "saslcontinue"})
+_LOGIN: Final = frozenset({"saslstart", "saslcontinue"})
+_FREE: Final = _LOGIN | {"hello", "ismaster", "buildinfo", "ping"}
 
 
 class User:
-    """A user of the database `admin`; the password itself is not kept.
+    """A user of the database `admin`.
 
     Args:
         name: the name.
         password: the password.
+
+    Attributes:
+        name: the name.
+        in_uri: name and password, as the URI for a client has them before the hosts.
     """
 
     def __init__(self, name: str, password: str) -> None:
         self.name: Final = name
+        self.in_uri: Final = f"{quote_plus(name)}:{quote_plus(password)}@"
         self.salt: Final = secrets.token_bytes(28)
         prepared = unicodedata.normalize("NFKC", password).encode()
         salted = hashlib.pbkdf2_hmac("sha256", prepared, self.salt, _ITERATIONS)
@@ -44,9 +51,15 @@ class Login:
         self._nonce = ""
         self._ends_early = False  # without an exchange that says nothing
 
-    def lets(self, name: str) -> bool:
-        """Say whether a command of this name (in small letters) is allowed now."""
-        return self._is_done or name in _FREE
+    def refusal(self, name: str) -> Mapping[str, Any] | None:
+        """Give the answer to a command that needs a login that was not made; else None."""
+        if self._is_done or name.lower() in _FREE:
+            return None
+        return {"ok": 0.0, "errmsg": f"Command {name} requires authentication", "code": 13}
+
+    def has_answer(self, name: str) -> bool:
+        """Say whether a command is one to log in with, here."""
+        return self._user is not None and name.lower() in _LOGIN
 
     def greet(self, hello: Mapping[str, Any]) -> dict[str, Any]:
         """Give what the reply to a hello says of it, where a login may begin."""
@@ -61,10 +74,9 @@ class Login:
     def answer(self, command: Mapping[str, Any]) -> Mapping[str, Any]:
         """Answer `saslStart` and `saslContinue`."""
         step = self._start if "saslStart" in command else self._continue
-        reply = None
-        if self._user is not None:
-            reply = step(self._user, command)
-        return reply or {"ok": 0.0, "errmsg": "Authentication failed.", "code": 18}
+        if self._user is not None and (reply := step(self._user, command)):
+            return {"ok": 1.0, **reply}
+        return {"ok": 0.0, "errmsg": "Authentication failed.", "code": 18}
 
     def _start(self, user: User, command: Mapping[str, Any]) -> dict[str, Any] | None:
         bare = _text_of(command).removeprefix("n,,")

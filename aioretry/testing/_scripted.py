@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, get_args
-from urllib.parse import quote_plus
 
 from aioretry.testing._listening_thread import ListeningThread
 from aioretry.testing._running import Running
@@ -97,7 +96,6 @@ class ScriptedServer(Running):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, not {kind!r}")
         self._kind: Final = kind
         self._is_encrypted: Final = tls is not None
-        self._credentials: Final = ":".join(map(quote_plus, user)) + "@" if user else ""
         self._user: Final = User(*user) if user else None
         self._thread = ListeningThread("aioretry-scripted", self._make_service, tls)
         self._lock = threading.Lock()  # guards everything below, up to the empty line
@@ -135,7 +133,8 @@ class ScriptedServer(Running):
         name = self._whole_hello().get("setName")
         options = ([f"replicaSet={name}"] if name else []) + ["tls=true"] * self._is_encrypted
         query = f"?{'&'.join(options)}" if options else ""
-        return f"mongodb://{self._credentials}{self.address}/{query}"
+        user = self._user.in_uri if self._user else ""
+        return f"mongodb://{user}{self.address}/{query}"
 
     @property
     def hello(self) -> Mapping[str, Any]:
@@ -254,11 +253,10 @@ class ScriptedServer(Running):
     def _arrived(self, login: Login, request: ScriptedRequest) -> None:
         """Called on the thread's event loop: a command has come."""
         key = _key(request.name)
-        if not login.lets(key):
+        if (refusal := login.refusal(request.name)) is not None:
             with self._lock:
                 self._traffic.append(request)
-            text = f"Command {request.name} requires authentication"
-            self._give(request, {"ok": 0.0, "errmsg": text, "code": 13})
+            self._give(request, refusal)
             return
         with self._lock:
             by_default = key not in self._answers
@@ -279,7 +277,7 @@ class ScriptedServer(Running):
     def _default_answer(self, key: str, login: Login) -> Answer | None:
         if key == "hello":
             return partial(self._answer_hello, login)
-        if self._user is not None and key.startswith("sasl"):
+        if login.has_answer(key):
             return lambda request: login.answer(request.command)
         return _COURTESIES.get(key)
 

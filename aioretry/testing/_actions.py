@@ -97,6 +97,13 @@ class Partition:
     isolated: frozenset[int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """So much passes in a second in each direction, and is read no faster."""
+
+    bytes_per_second: float
+
+
 Action = (
     DropRequest
     | DropReply
@@ -110,6 +117,7 @@ Action = (
     | Observe
     | RefuseConnections
     | Partition
+    | Throttle
 )
 
 

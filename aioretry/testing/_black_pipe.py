@@ -1,6 +1,7 @@
 """Proxies in front of a deployment of the user's own."""
 
 import re
+import ssl
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,13 +25,13 @@ class PipeMember:
         index: its number, from 0.
         address: host and port that clients know it by: its proxy's.
         direct_address: host and port of the server itself.
-        is_encrypted: whether the server itself is spoken to over TLS.
+        tls: how the server itself is spoken to over TLS; None for not at all.
     """
 
     index: int
     address: str
     direct_address: str
-    is_encrypted: bool = False
+    tls: ssl.SSLContext | None = None
 
 
 class BlackPipe(Faulty):
@@ -104,7 +105,7 @@ class BlackPipe(Faulty):
             self.close()
             raise
         self._members = tuple(
-            PipeMember(index, proxy.address, server, target.tls is not None)
+            PipeMember(index, proxy.address, server, target.tls)
             for index, (proxy, server) in enumerate(zip(self._proxies, servers, strict=True))
         )
         self._faults = Faults({proxy.address: proxy.fault_list for proxy in self._proxies})

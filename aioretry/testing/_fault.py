@@ -4,12 +4,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
 
 from anyio import to_thread
 
-from aioretry.testing._actions import Action, Partition, RefuseConnections
+from aioretry.testing._actions import Action, Partition, RefuseConnections, Throttle
 from aioretry.testing._running import verify_after
 
 # What drivers send by themselves; a fault that names no command spares it.
@@ -300,7 +301,18 @@ class FaultList:
     @property
     def partitions(self) -> list[tuple[Fault, Partition]]:
         """The faults that let nothing pass, and what they part."""
-        return [(fault, action) for fault in self._faults if (action := _partition(fault))]
+        return [(f, f.action) for f in self._faults if isinstance(f.action, Partition)]
+
+    @property
+    def throttles(self) -> list[Fault]:
+        """The faults that let little pass in a second."""
+        return [fault for fault in self._faults if isinstance(fault.action, Throttle)]
+
+    @property
+    def bytes_per_second(self) -> float:
+        """How much they let pass; infinite without any."""
+        actions = [f.action for f in self._faults]
+        return min((a.bytes_per_second for a in actions if isinstance(a, Throttle)), default=inf)
 
     def refuses(self) -> bool:
         """Say whether a new connection is to be refused, and count it."""
@@ -309,16 +321,12 @@ class FaultList:
         return any(struck)
 
     def _tell(self, fault: Fault) -> None:
-        if isinstance(fault.action, Partition):
+        if isinstance(fault.action, Partition | Throttle):
             self._changed()
 
 
-def _partition(fault: Fault) -> Partition | None:
-    return fault.action if isinstance(fault.action, Partition) else None
-
-
 def _names(fault: Fault, command: str) -> bool:
-    for_commands = not isinstance(fault.action, Partition | RefuseConnections)
+    for_commands = not isinstance(fault.action, Partition | RefuseConnections | Throttle)
     return for_commands and fault.only.names(command)
 
 

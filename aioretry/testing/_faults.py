@@ -17,6 +17,7 @@ from aioretry.testing._actions import (
     Partition,
     RefuseConnections,
     Slow,
+    Throttle,
     TruncateReply,
     WriteConcernError,
 )
@@ -356,6 +357,34 @@ class Faults:
             ValueError: the member is behind none of these proxies.
         """
         return self._arm(Partition(), (), times=None, member=member, must_fire=must_fire)
+
+    def throttle(
+        self,
+        bytes_per_second: float,
+        member: Endpoint | None = None,
+        *,
+        must_fire: bool = True,
+    ) -> Fault:
+        """Make the line between clients and a member narrow until the fault is disarmed.
+
+        All connections over it, open or new, share the limit and take turns, monitors' too; there
+        is one for each direction, and for each member. What comes faster is not read, so that who
+        sends it has to wait as soon as the systems' own buffers are full: they take some megabytes
+        of a message at once. It strikes each connection once; the narrowest of several counts.
+
+        Args:
+            bytes_per_second: how much.
+            member: the member (or mongos); all of them by default.
+            must_fire: whether it is an error that it met no connection.
+
+        Raises:
+            TypeError: an argument is of the wrong type.
+            ValueError: an argument is out of its range, or the member is behind none of these
+                proxies.
+        """
+        _checks.finite("bytes_per_second", bytes_per_second, zero=False)
+        action = Throttle(bytes_per_second)
+        return self._arm(action, (), times=None, member=member, must_fire=must_fire)
 
     def isolate(self, *members: Endpoint, must_fire: bool = True) -> Fault:
         """Let nothing pass between some members and the others until the fault is disarmed.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
 from collections import deque
@@ -42,6 +43,7 @@ class Links:
         self._faults = faults
         self._converse = converse
         self._connect = connect
+        self.to_server, self.to_client = Line(faults), Line(faults)
         self._links: set[Link] = set()
         self._news = 0  # how often monitors were to look again
         self._empty = asyncio.Event()
@@ -66,7 +68,7 @@ class Links:
         self._empty.clear()
         if self._faults.refuses():
             return False
-        self.cut(link)
+        self.look_at(link)
         return True
 
     def discard(self, link: "Link") -> None:
@@ -75,17 +77,17 @@ class Links:
         if not self._links:
             self._empty.set()
 
-    def look_at_partitions(self) -> None:
-        """Stop or resume every link, as the faults say now."""
+    def look_at_lines(self) -> None:
+        """Stop, slow down or resume every link, as the faults say now."""
         for link in tuple(self._links):
-            self.cut(link)
+            self.look_at(link)
 
-    def cut(self, link: "Link") -> None:
-        """Stop or resume a link, as the faults say now."""
+    def look_at(self, link: "Link") -> None:
+        """Stop, slow down or resume a link, as the faults say now."""
         partitions = [fault for fault, action in self._faults.partitions if link.is_cut_by(action)]
-        for fault in partitions:
-            if fault not in link.cut_by:
-                link.cut_by.add(fault)
+        for fault in (*partitions, *self._faults.throttles):
+            if fault not in link.met:
+                link.met.add(fault)
                 fault.notice()
                 fault.strike()
         link.cut(is_cut=bool(partitions))
@@ -104,6 +106,33 @@ class Links:
         await self._empty.wait()
 
 
+class Line:
+    """What passes in one direction between all clients and the server.
+
+    Args:
+        faults: the proxy's faults.
+    """
+
+    def __init__(self, faults: FaultList) -> None:
+        self._faults = faults
+        self._turn = asyncio.Lock()  # whoever has something to send gets it in the order of asking
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether there is a limit to what passes."""
+        return self.bytes_per_second < math.inf
+
+    @property
+    def bytes_per_second(self) -> float:
+        """How much passes; infinite without a limit."""
+        return self._faults.bytes_per_second
+
+    async def take(self, size: int) -> None:
+        """Wait until so many bytes have had their time on the line."""
+        async with self._turn:
+            await asyncio.sleep(size / self.bytes_per_second)
+
+
 class Link:
     """A client's connection and the connection to the server that is made for it.
 
@@ -114,10 +143,10 @@ class Link:
     """
 
     def __init__(self, conversation: Conversation, connect: Connect, links: Links) -> None:
-        self.client = Side(self, conversation.from_client)
+        self.client = Side(self, conversation.from_client, links.to_server)
         self.is_cut_by = conversation.is_cut_by
-        self.cut_by: set[Fault] = set()
-        self._upstream = Side(self, conversation.from_server)
+        self.met: set[Fault] = set()  # those that have struck it
+        self._upstream = Side(self, conversation.from_server, links.to_client)
         self._connect = connect
         self._links = links
         self._news = links.news  # what the server says after that is new to the client
@@ -177,7 +206,7 @@ class Link:
             case Signal.DROP_MONITORS:
                 self._links.drop_monitors()
             case Signal.IS_MEMBER:
-                self._links.cut(self)
+                self._links.look_at(self)
             case Signal.IS_MONITOR:
                 self._is_monitor = True
                 if self._news != self._links.news:  # it would wait for what it has missed
@@ -226,11 +255,13 @@ class Side(asyncio.Protocol):
     Args:
         link: the link.
         convert: makes of what arrives here what is to be done for it.
+        line: what it passes on has its time there.
     """
 
-    def __init__(self, link: Link, convert: Callable[[bytes], list[Step]]) -> None:
+    def __init__(self, link: Link, convert: Callable[[bytes], list[Step]], line: Line) -> None:
         self._link = link
         self._convert = convert
+        self._line = line
         self._transport: asyncio.Transport | None = None
         self._is_full = False  # the other side can't take more
         self._not_cut = asyncio.Event()
@@ -288,8 +319,6 @@ class Side(asyncio.Protocol):
 
     def cut(self, *, is_cut: bool) -> None:
         """Stop reading, and what is to be done, or go on."""
-        if is_cut is self.is_cut:
-            return
         if is_cut:
             self._not_cut.clear()
         else:
@@ -332,7 +361,8 @@ class Side(asyncio.Protocol):
     def _read_or_pause(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if self._is_full or self.is_cut:
+        is_behind = self._line.is_narrow and self.is_busy
+        if self._is_full or self.is_cut or is_behind:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -342,11 +372,13 @@ class Side(asyncio.Protocol):
         if self._steps:
             self._runner = asyncio.get_running_loop().create_task(self._run())
             self._runner.add_done_callback(self._ran)  # called even if it never began
+        if self._line.is_narrow:
+            self._read_or_pause()
 
     def _do_what_takes_no_time(self) -> None:
         while self._steps and not self.is_cut:
             match self._steps[0]:
-                case bytes() as data:
+                case bytes() as data if not self._line.is_narrow:
                     self._link.send(self, data)
                 case Back(data):
                     self.write(data)
@@ -377,12 +409,22 @@ class Side(asyncio.Protocol):
             case Hold(fault):
                 await _disarmed(fault)
             case Trickle(data, bytes_per_second):
-                size = max(1, int(bytes_per_second * _SLICE))
-                for start in range(0, len(data), size):
-                    piece = data[start : start + size]
-                    await asyncio.sleep(len(piece) / bytes_per_second)
-                    await self.until_not_cut()
-                    self._link.send(self, piece)
+                await self._trickle(data, bytes_per_second)
+            case bytes() as data:
+                await self._trickle(data, math.inf)
+
+    async def _trickle(self, data: bytes, bytes_per_second: float) -> None:
+        """Send no faster than that, and than the line allows at the time."""
+        sent = 0
+        while sent < len(data):
+            narrowest = min(bytes_per_second, self._line.bytes_per_second)
+            size = len(data) if narrowest == math.inf else max(1, int(narrowest * _SLICE))
+            piece = data[sent : sent + size]
+            await asyncio.sleep(len(piece) / bytes_per_second)
+            await self._line.take(len(piece))
+            await self.until_not_cut()
+            self._link.send(self, piece)
+            sent += len(piece)
 
 
 async def _disarmed(fault: Fault) -> None:

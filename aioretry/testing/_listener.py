@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +11,7 @@ from aioretry.testing._ports import HOST, ReservedPort
 
 _PORT_TRIES: Final = 5
 _BACKLOG: Final = 128
+_HANDSHAKE: Final = 10.0  # seconds to agree on the encryption
 
 
 class Listener:
@@ -18,12 +20,19 @@ class Listener:
     `asyncio.Server` (of Python 3.11) neither serves nor closes a connection that comes just before
     it is closed.
 
+    Args:
+        make_protocol: makes the protocol of a new connection.
+        tls: how the connections are encrypted; None for not at all.
+
     Raises:
         OSError: no port is free.
     """
 
-    def __init__(self, make_protocol: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, make_protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None
+    ) -> None:
         self._make_protocol = make_protocol
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._accepting: set[asyncio.Task[object]] = set()
         self._socket = _listen()
@@ -56,7 +65,13 @@ class Listener:
         task.add_done_callback(self._accepting.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
-        await self._loop.connect_accepted_socket(self._make_protocol, connection)
+        with contextlib.suppress(OSError):  # the other end does not take the encryption
+            await self._loop.connect_accepted_socket(
+                self._make_protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE,
+            )
 
 
 def _listen() -> socket.socket:

@@ -4,6 +4,7 @@ A test that blocks its own loop does not stop it.
 """
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -33,11 +34,15 @@ class ListeningThread:
     Args:
         name: the thread's name.
         make_service: makes what serves the connections; called on the thread's event loop.
+        tls: how the connections are encrypted; None for not at all.
     """
 
-    def __init__(self, name: str, make_service: Callable[[], Service]) -> None:
+    def __init__(
+        self, name: str, make_service: Callable[[], Service], tls: ssl.SSLContext | None = None
+    ) -> None:
         self._name: Final = name
         self._make_service = make_service
+        self._tls = tls
         self._port = 0
         # Filled by the thread with its loop and what stops it; stopped by whoever takes the thread.
         self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
@@ -110,7 +115,7 @@ class ListeningThread:
 
     async def _serve(self) -> None:
         service = self._make_service()
-        listener = Listener(service.accept)
+        listener = Listener(service.accept, self._tls)
         self._port = listener.port
         stopped = asyncio.Event()
         self._started.set_result((asyncio.get_running_loop(), stopped))

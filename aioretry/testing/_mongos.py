@@ -1,6 +1,7 @@
 """Fake mongoses: proxies that a driver takes for the routers of a sharded cluster."""
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from aioretry.testing._listening_thread import Service
 from aioretry.testing._mongos_fail_points import MongosFailPoint
 from aioretry.testing._piped import Piped
 from aioretry.testing._router import Address, Router, Shard
+from aioretry.testing._scram import Login, User
 
 
 class Backend(Protocol):
@@ -43,13 +45,24 @@ class FakeMongos(Piped):
         index: its number, from 0.
         servers: host and port of each member of the set behind it.
         shards: the set as the running mongoses of its cluster see it; of each its own `Shard`.
+        tls: how to speak to the members; None for connections without.
+        user: who may log in; None to leave that to the members.
     """
 
-    def __init__(self, index: int, servers: Sequence[Address], shards: list[Shard]) -> None:
+    def __init__(
+        self,
+        index: int,
+        servers: Sequence[Address],
+        shards: list[Shard],
+        tls: ssl.SSLContext | None,
+        user: User | None,
+    ) -> None:
         super().__init__("aioretry-mongos")
         self._index = index
         self._servers = servers
         self._shards = shards
+        self._tls = tls
+        self._user = user
         self._shard: Shard | None = None  # from the thread's start on
         self._process = ObjectId()
         self._fail_point = MongosFailPoint()
@@ -68,7 +81,7 @@ class FakeMongos(Piped):
         return self.address.partition(":")[0]
 
     def _make_service(self) -> Service:
-        self._shard = Shard(self._servers, self._shards)
+        self._shard = Shard(self._servers, self._shards, self._tls)
         return _Service(super()._make_service(), self._shard)
 
     def _converse(self) -> Conversation:
@@ -76,7 +89,8 @@ class FakeMongos(Piped):
 
     async def _connect(self, upstream: asyncio.Protocol) -> None:
         if self._shard is not None:
-            Router(upstream, self._shard, self._process, self._fail_point)
+            login = Login(self._user)
+            Router(upstream, self._shard, self._process, self._fail_point, login)
 
 
 class _Service:
@@ -101,8 +115,9 @@ class FakeMongoses(Faulty):
     there is none, commands wait for one, for up to 20 seconds. The loss of the primary under a
     command, its replacement (as when it is frozen), or an answer that tells of its state change
     becomes error 6, HostUnreachable, with the labels that a mongos gives; after that no mongos
-    routes to this server until it says again that it is the primary. There are no chunks, no
-    commands of a cluster's administration, and no authentication.
+    routes to this server until it says again that it is the primary. There are no chunks, and no
+    commands of a cluster's administration. Servers of a `BlackPipe` with TLS are spoken to over it,
+    and clients come without.
 
     Reads go to the primary, whatever their read preference. It gets to see that preference: one
     that was deposed a moment ago may still answer a read that allows a secondary.
@@ -122,16 +137,22 @@ class FakeMongoses(Faulty):
         deployed: a running replica set: a `ReplicaSet`, with or without faults of its own, or a
             `BlackPipe`.
         count: how many mongoses.
+        user: name and password of the only one who may log in at the mongoses, with SCRAM-SHA-256
+            and at the database `admin`; nobody else is served. None: a login is passed on to the
+            primary, and is lost with it.
 
     Raises:
         TypeError: the count is no whole number.
         ValueError: there is to be none of them.
     """
 
-    def __init__(self, deployed: Deployed, count: int = 2) -> None:
+    def __init__(
+        self, deployed: Deployed, count: int = 2, *, user: tuple[str, str] | None = None
+    ) -> None:
         whole("count", count, 1)
         self._deployed = deployed
         self._count = count
+        self._user = User(*user) if user else None
         self._mongoses: tuple[FakeMongos, ...] = ()
 
     def __repr__(self) -> str:
@@ -156,7 +177,8 @@ class FakeMongoses(Faulty):
         if not self._mongoses:
             raise RuntimeError(self._why_no_faults())
         addresses = ",".join(mongos.address for mongos in self._mongoses)
-        return f"mongodb://{addresses}/?localThresholdMS=60000"
+        user = self._user.in_uri if self._user else ""
+        return f"mongodb://{user}{addresses}/?localThresholdMS=60000"
 
     def start(self) -> None:
         """Listen; blocks.
@@ -164,17 +186,17 @@ class FakeMongoses(Faulty):
         Raises:
             OSError: no port was free.
             RuntimeError: they were started before, or the set was not.
-            ValueError: its servers are spoken to over TLS.
         """
         if self._mongoses:
             raise RuntimeError("they were started before: they can be started once only")
         servers = [split_address(member.direct_address) for member in self._deployed.members]
         if not servers:
             raise RuntimeError("the replica set was not started")
-        if any(getattr(member, "is_encrypted", False) for member in self._deployed.members):
-            raise ValueError("fake mongoses speak no TLS: servers without are needed")
+        tls = getattr(self._deployed.members[0], "tls", None)  # a set has it everywhere
         shards: list[Shard] = []
-        self._mongoses = tuple(FakeMongos(index, servers, shards) for index in range(self._count))
+        self._mongoses = tuple(
+            FakeMongos(index, servers, shards, tls, self._user) for index in range(self._count)
+        )
         try:
             for mongos in self._mongoses:
                 mongos.start()

@@ -17,7 +17,7 @@ class Piped(ABC):
     """
 
     def __init__(self, name: str) -> None:
-        self._fault_list = FaultList(self._partitioned)
+        self._fault_list = FaultList(self._lines_changed)
         self._links: Links | None = None  # from the thread's start on
         self._thread = ListeningThread(name, self._make_service)
 
@@ -61,6 +61,6 @@ class Piped(ABC):
         self._links = Links(self._fault_list, self._converse, self._connect)
         return self._links
 
-    def _partitioned(self) -> None:
+    def _lines_changed(self) -> None:
         if self._links is not None:
-            self._thread.run(self._links.look_at_partitions)
+            self._thread.run(self._links.look_at_lines)

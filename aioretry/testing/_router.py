@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from bson import DatetimeMS, Int64, ObjectId
 
 from aioretry.testing._actions import is_state_change, labels_for
 from aioretry.testing._mongos_fail_points import CONFIGURE, MongosFailPoint
+from aioretry.testing._scram import Login
 from aioretry.testing._streams import ask, read_message
 from aioretry.testing._wire import (
     EXHAUST_ALLOWED,
@@ -48,10 +50,14 @@ class Shard:
     Args:
         servers: host and port of each member.
         shards: the same set as the running mongoses of the cluster see it; this one joins them.
+        tls: how to speak to the members; None for connections without.
     """
 
-    def __init__(self, servers: Sequence[Address], shards: "list[Shard]") -> None:
+    def __init__(
+        self, servers: Sequence[Address], shards: "list[Shard]", tls: ssl.SSLContext | None
+    ) -> None:
         self._shards = shards
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._primary: Address | None = None
         self._election = b""  # the highest so far
@@ -90,7 +96,7 @@ class Shard:
         Raises:
             OSError: nobody is there.
         """
-        connection = _Connection(address, *await asyncio.open_connection(*address))
+        connection = _Connection(address, *await asyncio.open_connection(*address, ssl=self._tls))
         self._connections.add(connection)
         return connection
 
@@ -117,7 +123,7 @@ class Shard:
     async def _watch(self, server: Address) -> None:
         while True:
             losses = self._losses[server]
-            reply = await ask(*server, _HELLO)
+            reply = await ask(*server, _HELLO, self._tls)
             if reply is not None and losses == self._losses[server]:  # else it may be no news
                 self._learn(server, reply)
             if self._primary is None:
@@ -145,6 +151,13 @@ class Router(asyncio.Transport):
     """The server's end of a client's connection to a fake mongos.
 
     To the protocol it is the transport of a connection to a server.
+
+    Args:
+        protocol: what the answers are given to.
+        shard: the replica set.
+        process: what identifies the fake mongos.
+        fail_point: the fake mongos's own.
+        login: the client's.
     """
 
     def __init__(
@@ -153,12 +166,14 @@ class Router(asyncio.Transport):
         shard: Shard,
         process: ObjectId,
         fail_point: MongosFailPoint,
+        login: Login,
     ) -> None:
         super().__init__()
         self._protocol = protocol
         self._shard = shard
         self._process = process
         self._fail_point = fail_point
+        self._login = login
         self._app_name: str | None = None
         self._buffer = bytearray()
         self._messages: asyncio.Queue[bytes | None] = asyncio.Queue()  # None: that was all
@@ -225,10 +240,14 @@ class Router(asyncio.Transport):
         answer: Mapping[str, Any] | None = None
         if is_greeting:
             self._app_name = hello_request(message).app_name or self._app_name
+        elif name is not None and (refusal := self._login.refusal(name)):
+            answer = refusal
         elif name == CONFIGURE:
             answer = self._fail_point.configure(command_of(message))
         else:
             answer = await self._meet_fail_point(message)
+            if not answer and name is not None and self._login.has_answer(name):
+                answer = self._login.answer(command_of(message))
             primary = None if answer else await self._send(message)
         if flags & MORE_TO_COME or self._is_closing:
             return
@@ -274,6 +293,7 @@ class Router(asyncio.Transport):
     def _hello(self, request: Mapping[str, Any], wire_version: int) -> dict[str, Any]:
         writable = "isWritablePrimary" if "hello" in request else "ismaster"
         return {
+            **self._login.greet(request),
             writable: True,
             "helloOk": True,
             "msg": "isdbgrid",

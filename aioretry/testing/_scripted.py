@@ -1,6 +1,7 @@
 """A server that says what a test tells it to: for what no real server can be brought to say."""
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from aioretry.testing._listening_thread import ListeningThread
 from aioretry.testing._running import Running
+from aioretry.testing._scram import Login, User
 from aioretry.testing._scripted_request import ScriptedRequest
 from aioretry.testing._scripted_service import ScriptedService
 from aioretry.testing._wire import LIMITS, is_hello
@@ -73,16 +75,29 @@ class ScriptedServer(Running):
             out. By default it is a 6.0 server (wire version 17) with sessions of 30 minutes and
             without `topologyVersion`, so that drivers poll. With one, a driver is told at once when
             it changes.
+        tls: the server's side of TLS, with its certificate; None for connections without.
+        user: name and password of the only one who may log in, with SCRAM-SHA-256 and at the
+            database `admin`. Whoever has not is refused all but hello, ping and what a login takes,
+            before anybody can expect it. None: nobody has to.
 
     Raises:
         ValueError: there is no such kind.
     """
 
-    def __init__(self, *, kind: Kind = "primary", hello: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        kind: Kind = "primary",
+        hello: Mapping[str, Any] | None = None,
+        tls: ssl.SSLContext | None = None,
+        user: tuple[str, str] | None = None,
+    ) -> None:
         if kind not in get_args(Kind):
             raise ValueError(f"kind must be one of {', '.join(get_args(Kind))}, not {kind!r}")
         self._kind: Final = kind
-        self._thread = ListeningThread("aioretry-scripted", self._make_service)
+        self._is_encrypted: Final = tls is not None
+        self._user: Final = User(*user) if user else None
+        self._thread = ListeningThread("aioretry-scripted", self._make_service, tls)
         self._lock = threading.Lock()  # guards everything below, up to the empty line
         self._hello = dict(hello or {})
         self._answers: dict[str, Answer | None] = {}
@@ -111,9 +126,15 @@ class ScriptedServer(Running):
 
     @property
     def uri(self) -> str:
-        """The URI for a client; it names the replica set if there is one."""
+        """The URI for a client, with the user; it names the replica set if there is one.
+
+        With `tls`, the client is to be told whom to trust, as by `tlsCAFile`.
+        """
         name = self._whole_hello().get("setName")
-        return f"mongodb://{self.address}/" + (f"?replicaSet={name}" if name else "")
+        options = ([f"replicaSet={name}"] if name else []) + ["tls=true"] * self._is_encrypted
+        query = f"?{'&'.join(options)}" if options else ""
+        user = self._user.in_uri if self._user else ""
+        return f"mongodb://{user}{self.address}/{query}"
 
     @property
     def hello(self) -> Mapping[str, Any]:
@@ -223,14 +244,23 @@ class ScriptedServer(Running):
             raise
 
     def _make_service(self) -> "ScriptedService":
-        return ScriptedService(self._arrived, self._thread.run)
+        return ScriptedService(self._connected, self._thread.run)
 
-    def _arrived(self, request: ScriptedRequest) -> None:
+    def _connected(self) -> Callable[[ScriptedRequest], None]:
+        """Called on the thread's event loop: a client has come."""
+        return partial(self._arrived, Login(self._user))
+
+    def _arrived(self, login: Login, request: ScriptedRequest) -> None:
         """Called on the thread's event loop: a command has come."""
         key = _key(request.name)
+        if (refusal := login.refusal(request.name)) is not None:
+            with self._lock:
+                self._traffic.append(request)
+            self._give(request, refusal)
+            return
         with self._lock:
             by_default = key not in self._answers
-            answer = self._default_answer(key) if by_default else self._answers[key]
+            answer = self._default_answer(key, login) if by_default else self._answers[key]
             expectation = self._expectation_of(request, only_named=answer is not None)
             self._traffic.append(request)
             if expectation is not None or answer is None or not by_default:
@@ -244,8 +274,12 @@ class ScriptedServer(Running):
                 return
         self._give(request, answer)
 
-    def _default_answer(self, key: str) -> Answer | None:
-        return self._answer_hello if key == "hello" else _COURTESIES.get(key)
+    def _default_answer(self, key: str, login: Login) -> Answer | None:
+        if key == "hello":
+            return partial(self._answer_hello, login)
+        if login.has_answer(key):
+            return lambda request: login.answer(request.command)
+        return _COURTESIES.get(key)
 
     def _expectation_of(self, request: ScriptedRequest, *, only_named: bool) -> _Expectation | None:
         for expectation in self._expectations:
@@ -315,8 +349,8 @@ class ScriptedServer(Running):
         here = {"hosts": [self.address], "me": self.address, "primary": self.address}
         return {"setName": _SET_NAME, "setVersion": 1, "secondary": False, **here}
 
-    def _answer_hello(self, request: ScriptedRequest) -> Mapping[str, Any] | None:
-        hello = self._whole_hello()
+    def _answer_hello(self, login: Login, request: ScriptedRequest) -> Mapping[str, Any] | None:
+        hello = {**login.greet(request.command), **self._whole_hello()}
         version = hello.get("topologyVersion")
         milliseconds = request.command.get("maxAwaitTimeMS")
         if version is None or version != request.command.get("topologyVersion"):

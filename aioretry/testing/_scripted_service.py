@@ -13,10 +13,10 @@ class ScriptedService:
 
     def __init__(
         self,
-        arrived: Callable[[ScriptedRequest], None],
+        connected: Callable[[], Callable[[ScriptedRequest], None]],
         call: Callable[[Callable[[], None]], None],
     ) -> None:
-        self.arrived: Final = arrived
+        self.connected: Final = connected  # gives what is told of a new connection's commands
         self.call: Final = call  # runs something on the event loop, from any thread
         self._connections: set[_Connection] = set()
         self._empty = asyncio.Event()
@@ -48,6 +48,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, service: ScriptedService) -> None:
         self._service = service
+        self._arrived = service.connected()
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
 
@@ -59,7 +60,7 @@ class _Connection(asyncio.Protocol):
         self._buffer += data
         try:
             while message := self._next_message():
-                self._service.arrived(ScriptedRequest(message, self._send_soon))
+                self._arrived(ScriptedRequest(message, self._send_soon))
         except WireError:
             self._send(None)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,15 +23,23 @@ async def read_message(reader: asyncio.StreamReader) -> bytes:
     return head + await reader.readexactly(header_of(head).length - HEADER_SIZE)
 
 
-async def ask(host: str, port: int, command: Mapping[str, Any]) -> dict[str, Any] | None:
+async def ask(
+    host: str, port: int, command: Mapping[str, Any], tls: ssl.SSLContext | None = None
+) -> dict[str, Any] | None:
     """Send a server a command over a connection of its own.
+
+    Args:
+        host: where the server listens.
+        port: where the server listens.
+        command: the command, with `$db`.
+        tls: how to encrypt it; None for not at all.
 
     Returns:
         The reply; None if there is none within two seconds.
     """
     with contextlib.suppress(OSError, EOFError, WireError):  # a TimeoutError is an OSError
         async with asyncio.timeout(_ASK_TIMEOUT):
-            reader, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
             try:
                 writer.write(request_of(1, command))
                 return body_of(await read_message(reader))

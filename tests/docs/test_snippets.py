@@ -22,6 +22,7 @@ DEADLINE = re.compile(
 SHORTER = {
     ("docs/draining.md", "DeadlineMiddleware(default=14"): "for a grace period of 30, as it says",
     ("docs/scripted-server.md", "timeout=10.0"): "of a test that waits for a command",
+    ("docs/testing.md", "deadline(1.0"): "of a test in which it is over",
     ("docs/testing.md", "timeout=10.0"): "of a test that waits for a fault",
     ("examples/outbox.py", "timeout=10.0"): "of HTTP and SMTP",
     ("examples/task_queue.py", "timeout=10.0"): "of the drain",

@@ -5,9 +5,10 @@ import contextlib
 import struct
 
 import bson
+import pytest
 from pymongo import ReturnDocument
 
-from aioretry import RetryClient
+from aioretry import DeadlineExceeded, Outcome, RetryClient, deadline, outcome_of
 from aioretry.testing import ScriptedServer
 from tests.integration.looping import all_given_back, increment, seed
 
@@ -45,6 +46,24 @@ async def test_trickling(replica_set, client, collection):
         async with asyncio.timeout(60):
             found = await asyncio.gather(*writes)
     assert {1, 2, 3} == {document["n"] for document in found}
+
+
+@pytest.mark.parametrize("size", [250_000, LARGE])
+async def test_stuck_in_sending(replica_set, collection, stored, size):
+    """A write that a narrow line holds up is in doubt, and arrives if its client got rid of it."""
+    await seed(collection)
+    async with replica_set.faults.throttle(100_000):
+        with pytest.raises(DeadlineExceeded) as caught:
+            async with deadline(1.0):
+                await collection.insert_one({"_id": 2, "data": bytes(size)})
+        assert Outcome.UNKNOWN is outcome_of(caught.value)
+        assert 0 == stored.count_documents({"_id": 2})
+    if size < LARGE:
+        async with asyncio.timeout(60):
+            while not stored.count_documents({"_id": 2}):
+                await asyncio.sleep(0.02)
+    await increment(collection)
+    assert (size < LARGE) == stored.count_documents({"_id": 2})
 
 
 class Hasty:

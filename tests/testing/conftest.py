@@ -17,8 +17,8 @@ CHECKOUT = Path(aioretry.testing.__file__).parents[2]
 
 
 def pytest_generate_tests(metafunc):
-    """Test with both clients, in full length."""
-    for_both(metafunc, set())
+    """Test with both clients what is for users of either; the rest in full length."""
+    for_both(metafunc, {"test_fake_mongoses_over_tls", "test_scripted_login"})
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Proxies before servers that are spoken to over TLS, and that are found by DNS."""
 
+import re
 import socket
 import ssl
 import threading
@@ -10,6 +11,7 @@ import dns.resolver
 import dns.rrset
 import pymongo
 import pytest
+from pymongo.errors import OperationFailure
 
 from aioretry import RetryClient
 from aioretry.testing import BlackPipe, FakeMongoses, ReplicaSet, find_mongod
@@ -47,7 +49,7 @@ async def test_faults_over_tls(encrypted, folder):
     async with BlackPipe(uri_of(encrypted, tls="true", **tls)) as pipe:
         assert "tls" not in pipe.uri
         assert pipe.uri.endswith("/admin?replicaSet=rs0")
-        assert [True] == [member.is_encrypted for member in pipe.members]
+        assert all(member.tls is not None for member in pipe.members)
         async with RetryClient(pipe.uri) as client:
             things = client.piped.things
             with pipe.faults.drop_reply("insert"):
@@ -57,8 +59,27 @@ async def test_faults_over_tls(encrypted, folder):
             assert (await things.find_one({"_id": 1}))["text"] == LARGE
             status = await client.admin.command("connectionStatus")
         assert "shop" == status["authInfo"]["authenticatedUsers"][0]["user"]
-        with pytest.raises(ValueError, match="speak no TLS"):
-            FakeMongoses(pipe).start()
+
+
+@pytest.mark.server
+async def test_fake_mongoses_over_tls(encrypted, folder, client_class):
+    """They speak to the servers as the pipe does, and let in a user of their own."""
+    tls = {"tlsCAFile": folder / "ca.pem", "tlsCertificateKeyFile": folder / "client.pem"}
+    user = ("till", "p@ss:w/rd")
+    async with BlackPipe(uri_of(encrypted, tls="true", **tls)) as pipe:
+        async with FakeMongoses(pipe, user=user) as cluster, client_class(cluster.uri) as client:
+            things = client[client_class.__name__].things
+            with cluster.faults.drop_reply("insert"):
+                async with things.operation() as op:
+                    await op.insert_one({"_id": 1})
+            assert 2 == len(op.attempts)
+            assert {"_id": 1} == await things.find_one()
+            stranger = cluster.uri.replace("till", "shop")
+            for uri, code in ((stranger, 18), (re.sub("//.*@", "//", stranger), 13)):
+                async with client_class(uri) as other:
+                    with pytest.raises(OperationFailure) as caught:
+                        await other.routed.things.insert_one({"_id": 2})
+                    assert code == caught.value.code
 
 
 @pytest.mark.server

@@ -535,6 +535,7 @@ async def test_closed_while_things_hang(servers: ReplicaSet, primary: Member) ->
         lambda f: f.hang("insert", applied=True),
         lambda f: f.delay(3600, "insert"),
         lambda f: f.slow(1, "insert"),
+        lambda f: f.throttle(1),
         lambda f: f.partition(),
     ):
         proxy = Proxy(host, int(port))
@@ -789,6 +790,11 @@ BAD = {
     ),
     "size text": (lambda f: f.truncate_reply("insert"), TypeError, "size is 'insert'"),
     "speed zero": (lambda f: f.slow(0), ValueError, "bytes_per_second is 0: a finite number above"),
+    "throttle zero": (
+        lambda f: f.throttle(0),
+        ValueError,
+        "bytes_per_second is 0: a finite number",
+    ),
     "speed none": (lambda f: f.slow(None), TypeError, "bytes_per_second is None"),
     "code text": (lambda f: f.error("insert"), TypeError, "code is 'insert': a whole number"),
     "code float": (lambda f: f.write_concern_error(91.0), TypeError, "code is 91.0"),

@@ -180,6 +180,83 @@ async def test_slow_server_and_partition() -> None:
             writer.close()
 
 
+async def test_throttle() -> None:
+    """Whoever sends more than the line takes has to wait, on either side; small things pass."""
+    message = large(40_000_000)
+    writers: list[asyncio.StreamWriter] = []
+    arrived: list[int] = []
+    ended: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            assert INSERT == await reader.readexactly(len(INSERT))
+            writer.write(message)
+            while piece := await reader.read(1_000_000):
+                arrived.append(len(piece))
+        ended.append(writer)
+
+    async with serving(serve) as port:
+        with Proxy("127.0.0.1", port) as proxy:
+            narrow = proxy.faults.throttle(1_000_000)
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+            writer.write(INSERT + message)
+            await until(lambda: arrived)
+            before = sum(arrived)
+            # Of another connection, what is small comes and goes meanwhile.
+            other, small = await asyncio.open_connection("127.0.0.1", proxy.port)
+            small.write(INSERT)
+            async with asyncio.timeout(PATIENCE):
+                assert message[:100] == await other.readexactly(100)
+            await until(lambda: sum(arrived) > before + 500_000)
+            assert 2 == narrow.fired
+            assert sum(arrived) < len(message)
+            assert writer.transport.get_write_buffer_size() > 0
+            assert writers[0].transport.get_write_buffer_size() > 0
+
+            narrow.disarm()
+            async with asyncio.timeout(PATIENCE):
+                assert message == await reader.readexactly(len(message))
+            await until(lambda: sum(arrived) == len(message))
+            assert 0 == writer.transport.get_write_buffer_size()
+            for one in (writer, small):
+                one.close()
+            await until(lambda: 2 == len(ended))
+
+
+async def test_one_line_for_all() -> None:
+    """Connections share what the line takes, in each direction by itself, and all get on."""
+    size, count = 100_000, 4
+    message = large(size)
+    ends: list[float] = []
+    gone: list[asyncio.StreamWriter] = []
+    now = asyncio.get_running_loop().time
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            assert message == await reader.readexactly(len(message))
+            ends.append(now())
+            await reader.read()
+        gone.append(writer)
+
+    async with serving(serve) as port:
+        with Proxy("127.0.0.1", port) as proxy:
+            where = ("127.0.0.1", proxy.port)
+            writers = [(await asyncio.open_connection(*where))[1] for _ in range(count)]
+            with proxy.faults.throttle(count * size) as narrow:
+                begin = now()
+                for writer in writers:
+                    writer.write(message)
+                await until(lambda: count == len(ends))
+                assert count == narrow.fired
+            # One after the other the first would be there after a quarter of the second.
+            assert min(ends) - begin > 0.6
+            assert max(ends) - begin > 0.95
+            for writer in writers:
+                writer.close()
+            await until(lambda: count == len(gone))
+
+
 async def test_partition_before_a_dead_server(free_port: int) -> None:
     """During a partition a client does not learn that the server is dead."""
     with Proxy("127.0.0.1", free_port) as proxy:

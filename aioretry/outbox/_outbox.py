@@ -302,7 +302,7 @@ class Outbox:
         Raises:
             PyMongoError: What ``update_one`` raises.
         """
-        change: dict[str, Any] = {"attempts": entry.attempts + 1, "error": error[:_MOST_TEXT]}
+        change: dict[str, Any] = {"attempts": entry.attempts + 1, "error": error}
         if is_dead:
             change["state"] = _DEAD
         as_it_was = {"_id": entry.id, "state": _PENDING, "attempts": entry.attempts}
@@ -314,10 +314,19 @@ class Outbox:
         return found
 
     async def _refuse(self, name: object, reason: Exception) -> None:
-        text = f"it can't be read: {type(reason).__name__}: {reason}"
-        change = {"$set": {"state": _DEAD, "error": text[:_MOST_TEXT]}}
+        text = f"it can't be read: {text_of(reason)}"
+        change = {"$set": {"state": _DEAD, "error": text}}
         await self._entries.update_one({"_id": name, "state": _PENDING}, change)
         _log.warning("an entry that can't be read is given up: %s", type(reason).__name__)
+
+
+def text_of(error: BaseException) -> str:
+    """Return what an error says, as it can be stored: a stranger has raised it."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - of whatever kind
+        text = type(error).__name__
+    return text[:_MOST_TEXT].encode(errors="backslashreplace").decode()
 
 
 def _remains(document: Mapping[str, Any]) -> Entry:

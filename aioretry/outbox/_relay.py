@@ -17,7 +17,7 @@ from pymongo.errors import PyMongoError
 
 from aioretry import deadline
 from aioretry._faces import Database, under_way_of
-from aioretry.outbox._outbox import Entry, Outbox, OutboxStatus
+from aioretry.outbox._outbox import Entry, Outbox, OutboxStatus, text_of
 from aioretry.streams._checks import require_numbers, require_seconds
 from aioretry.streams._holding import hold, new_owner, until_done, while_renewed
 from aioretry.streams._leases import Lease, LeaseKind, Leases
@@ -263,8 +263,7 @@ class _Shift:
             if error is None:
                 await self.settings.outbox.end(entry)
             else:
-                said = f"{type(error).__name__}: {error}"
-                await self.settings.outbox.fail(entry, said, is_dead=is_dead)
+                await self.settings.outbox.fail(entry, text_of(error), is_dead=is_dead)
         result = "delivered" if error is None else "dead" if is_dead else "failed"
         self.told.deliveries[entry.kind, result] += 1
         if error is None:

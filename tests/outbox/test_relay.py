@@ -85,11 +85,26 @@ async def test_after_a_failure(outbox, relay, receiver, add, at_work):
     assert relay.deliveries["tell", "failed"] == 3
 
 
+class UnspeakableError(Exception):
+    """Its text can't be had."""
+
+    def __str__(self):
+        raise UnicodeError
+
+
 @pytest.mark.parametrize(
-    "error", [asyncio.CancelledError(), TimeoutError(), ExceptionGroup("", [OSError()])]
+    "error",
+    [
+        asyncio.CancelledError(),
+        TimeoutError(),
+        ExceptionGroup("", [OSError()]),
+        ValueError("caf\udce9"),  # as `surrogateescape` makes it
+        UnspeakableError(),
+    ],
+    ids=ascii,
 )
 async def test_whatever_is_raised(outbox, relay, receiver, add, at_work, error):
-    """Is a failure; also a cancellation that is none of the relay."""
+    """Is a failure; also a cancellation that is none of the relay, and what can't be stored."""
     receiver.wrong["a1"], receiver.error = 1, error
     await add("a1")
     at_work(relay)

@@ -154,9 +154,15 @@ def _changes_of(update: Document) -> Iterator[_Change]:
 
 
 def _leaves_a_mark(changes: Sequence[_Change], filter: Document) -> bool:
-    """Tell whether what was updated matches no more, by a mark that it must not have."""
+    """Tell whether what was updated matches no more, by a mark that it must not have.
+
+    A filter reads no positional name, but a field that is called ``$`` or ``$[]``, and never is.
+    """
     return any(
-        change.name == name and change.operator in _MARKS and _are_equal(change.value, value)
+        change.name == name
+        and "$" not in name
+        and change.operator in _MARKS
+        and _are_equal(change.value, value)
         for name, value in left_out_by(filter)
         for change in changes
     )

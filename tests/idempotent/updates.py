@@ -115,6 +115,26 @@ NOT_REPEATABLE = [
         refused=("$inc",),
     ),
     Case({"$inc": {"a": 1}, "$pull": {"j": 7}}, {}, {"j": {"$ne": 7}}, refused=("$inc",)),
+    # Nor one by a positional name, which a filter can't read.
+    Case(
+        {"$set": {"items.$.job": 7}, "$inc": {"items.$.n": 1}},
+        ITEMS,
+        {"items.id": 5, "items.$.job": {"$ne": 7}},
+        refused=("$inc", "$"),
+    ),
+    Case(
+        {"$set": {"items.$[].job": 7}, "$inc": {"a": 1}},
+        ITEMS,
+        {"items.$[].job": {"$ne": 7}},
+        refused=("$inc",),
+    ),
+    Case(
+        {"$set": {"items.$[e].job": 7}, "$inc": {"a": 1}},
+        ITEMS,
+        {"items.$[e].job": {"$ne": 7}},
+        array_filters=[{"e.id": 5}],
+        refused=("$inc",),
+    ),
     Case({"$inc": {"a": 1}, "$max": {"j": 7}}, {"j": 8}, {"j": {"$ne": 7}}, refused=("$inc",)),
     Case(
         {"$inc": {"a": 1}, "$addToSet": {"j": {"$each": [7]}}},

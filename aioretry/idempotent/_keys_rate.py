@@ -125,13 +125,16 @@ class Rate(Queue):
             self._servers[loop] = detached(loop.create_task, self._serve())
 
     async def _serve(self) -> None:
-        while self._waiting:
-            wait = self._wait_of(0)
-            if wait > 0:
-                await self._sleep(wait)
-            if self._waiting:  # and has not given up meanwhile
-                self._take()
-                self._grant()
+        try:
+            while self._waiting:
+                wait = self._wait_of(0)
+                if wait > 0:
+                    await self._sleep(wait)
+                if self._waiting:  # and has not given up meanwhile
+                    self._take()
+                    self._grant()
+        finally:
+            del self._servers[asyncio.get_running_loop()]  # which a task of it would keep
 
     def _wait_of(self, before: int) -> float:
         now = self._clock()

@@ -1,7 +1,9 @@
 """How many statements with keys go a second, by a clock of the test's own; and whose turn it is."""
 
 import asyncio
+import gc
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -173,6 +175,19 @@ async def test_a_deadline_while_it_waits(turns):
     await turns.pass_by(1)
     assert ["a"] == turns.granted
     await ended(first)
+
+
+def test_a_loop_that_has_ended():
+    """Nothing of it is kept, also if somebody had to wait there."""
+    rate, loops = Rate(20), []
+
+    async def wait():
+        loops.append(weakref.ref(asyncio.get_running_loop()))
+        await asyncio.gather(*(rate.turn(None) for _ in range(23)))
+
+    asyncio.run(wait())
+    gc.collect()
+    assert [None] == [loop() for loop in loops]
 
 
 def test_two_event_loops():

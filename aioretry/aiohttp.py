@@ -232,7 +232,7 @@ async def problem_middleware(request: web.Request, handler: Handler) -> web.Stre
         problem = exc.problem
     except (PyMongoError, TimeoutError, ExceptionGroup) as exc:
         limit: Deadline | None = request.get(_DEADLINE)
-        found = problem_of(exc, is_over=limit is not None and limit.is_over)
+        found = problem_of(exc, request.method, is_over=limit is not None and limit.is_over)
         if found is None or _has_begun(request):
             raise
         problem = found

@@ -9,19 +9,22 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from pymongo.errors import (
+    AutoReconnect,
     ConnectionFailure,
     ExecutionTimeout,
     NetworkTimeout,
     OperationFailure,
     PyMongoError,
+    ServerSelectionTimeoutError,
 )
 
-from aioretry import ClientDraining, Outcome, outcome_of, partial_result_of
+from aioretry import ClientDraining, Outcome, attempts_of, outcome_of, partial_result_of
 from aioretry.idempotent import IdempotencyConflict, KeyExpiredError, KeyInUseError, NoTurnError
 
 MEDIA_TYPE = "application/problem+json"
 
 _RETRY_AFTER = 1
+_SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE"}  # RFC 9110, 9.2.1
 _UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
 _OVERLOADED = "SystemOverloadedError"
 _PAGE = re.compile(r"https?://[!$%&'()*+,./:;=?@\[\]_~0-9A-Za-z-]+", re.ASCII)
@@ -183,20 +186,33 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__} {code}" if isinstance(code, int) else type(error).__name__
 
 
-def problem_of(error: BaseException, *, is_over: bool) -> Problem | None:
+def problem_of(error: BaseException, method: str, *, is_over: bool) -> Problem | None:
     """Return what an exception means to the caller of a service, None if that is not known here.
 
     Args:
         error: What a handler has raised. A group means something if all in it mean the same.
+        method: The request's.
         is_over: Whether the request's deadline is over.
     """
     if isinstance(error, BaseExceptionGroup):
-        problems = {problem_of(each, is_over=is_over) for each in error.exceptions}
+        problems = {problem_of(each, method, is_over=is_over) for each in error.exceptions}
         return problems.pop() if len(problems) == 1 else None
     for kind, problem in _PROBLEMS.items():
         if isinstance(error, kind):
             return problem
-    return _problem_of_write(error, _outcome_of(error), is_over=is_over)
+    outcome = _outcome_of(error)
+    if _leaves_doubt(error, outcome) and method not in _SAFE_METHODS:
+        outcome = Outcome.UNKNOWN
+    return _problem_of_write(error, outcome, is_over=is_over)
+
+
+def _leaves_doubt(error: BaseException, outcome: Outcome | None) -> bool:
+    """Tell whether a command of the driver's own was lost, which may have been a write."""
+    is_lost = isinstance(error, AutoReconnect) and not isinstance(
+        error, ServerSelectionTimeoutError
+    )
+    is_drivers = outcome is None and not attempts_of(error) and partial_result_of(error) is None
+    return is_lost and is_drivers
 
 
 def _problem_of_write(

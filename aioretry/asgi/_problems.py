@@ -68,7 +68,7 @@ class ProblemMiddleware:
 def problem_of_request(scope: Scope, error: Exception) -> Problem | None:
     """Return what an error means to who has sent a request, and log it; None if it is not known."""
     limit: Deadline | None = scope.get(DEADLINE)
-    problem = problem_of(error, is_over=limit is not None and limit.is_over)
+    problem = problem_of(error, scope["method"], is_over=limit is not None and limit.is_over)
     if problem is not None:
         log_problem(problem, name_of(scope), error)
     return problem

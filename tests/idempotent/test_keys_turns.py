@@ -66,7 +66,7 @@ async def test_its_reason(collection):
     with pytest.raises(NoTurnError, match="before it is this write's turn") as caught:
         await insert(collection, keys, "a", 2, seconds=5.0)
     assert Outcome.NOT_APPLIED is outcome_of(caught.value)
-    problem = problem_of(caught.value, is_over=False)
+    problem = problem_of(caught.value, "POST", is_over=False)
     assert (503, "no_turn", Outcome.NOT_APPLIED) == (
         problem.status,
         problem.reason,

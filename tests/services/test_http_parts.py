@@ -20,12 +20,20 @@ from pymongo.errors import (
     NetworkTimeout,
     OperationFailure,
     ServerSelectionTimeoutError,
+    WaitQueueTimeoutError,
 )
 
 import aioretry.aiohttp as for_aiohttp
 import aioretry.asgi as for_asgi
 import aioretry.fastapi as for_fastapi
-from aioretry import ClientDraining, DeadlineExceeded, Outcome, PartialResult, RetryClient
+from aioretry import (
+    Attempt,
+    ClientDraining,
+    DeadlineExceeded,
+    Outcome,
+    PartialResult,
+    RetryClient,
+)
 from aioretry._web.keys import KeyOfRequest
 from aioretry._web.problems import Problem, log_problem, page_of, problem_of
 from aioretry._web.requests import RequestLimits, digest_of, joined, key_of, seconds_of
@@ -308,8 +316,9 @@ class TestProblems:
             (ExecutionTimeout("late", 50), False, 504),
             (ServerSelectionTimeoutError("none"), True, 504),
             (ServerSelectionTimeoutError("none"), False, 503),
-            (AutoReconnect("lost"), False, 503),
-            (AutoReconnect("lost"), True, 503),
+            (WaitQueueTimeoutError("none is free"), False, 503),
+            (AutoReconnect("lost"), False, 500),
+            (AutoReconnect("lost"), True, 500),
             (KeyInUseError("running"), True, 409),
             (IdempotencyConflict("other"), False, 422),
             (KeyExpiredError("old"), False, 422),
@@ -324,8 +333,21 @@ class TestProblems:
     )
     def test_statuses(self, error, is_over, status):
         """What is known of an error decides; what is the application's is left to it."""
-        problem = problem_of(error, is_over=is_over)
+        problem = problem_of(error, "POST", is_over=is_over)
         assert (problem and problem.status) == status
+
+    def test_a_command_that_is_the_drivers_own(self):
+        """It may have been a write, unless the request can't mean one; a read of ours was none."""
+        lost = AutoReconnect("lost")
+        problem = problem_of(lost, "POST", is_over=False)
+        assert (problem.reason, problem.outcome) == ("unknown_outcome", Outcome.UNKNOWN)
+        late = problem_of(NetworkTimeout("late"), "POST", is_over=True)
+        assert (late.reason, late.outcome) == ("deadline_exceeded", Outcome.UNKNOWN)
+        for method in ("GET", "HEAD"):
+            problem = problem_of(lost, method, is_over=False)
+            assert (problem.reason, problem.outcome) == ("no_server", None)
+        attach(lost, None, [Attempt(("a", 1), 0.0, 0.1, True, lost)])
+        assert problem_of(lost, "POST", is_over=False).reason == "no_server"
 
     @pytest.mark.parametrize(
         ("outcomes", "reason"),
@@ -340,7 +362,7 @@ class TestProblems:
         lost = AutoReconnect("lost")
         outcome = outcomes[0] if len(set(outcomes)) == 1 else Outcome.UNKNOWN
         attach(lost, outcome, (), PartialResult(None, outcomes))
-        problem = problem_of(lost, is_over=False)
+        problem = problem_of(lost, "POST", is_over=False)
         assert problem.reason == reason
         assert ("Retry-After" in problem.headers()) == (reason == "no_server")
 
@@ -348,9 +370,11 @@ class TestProblems:
         """A group whose errors mean the same means that; any other one is the application's."""
         late, lost = DeadlineExceeded("late"), AutoReconnect("lost")
         group = ExceptionGroup("tasks", [late, ExceptionGroup("more", [late])])
-        assert problem_of(group, is_over=True) == problem_of(late, is_over=True)
-        assert problem_of(ExceptionGroup("tasks", [late, lost]), is_over=False) is None
-        assert problem_of(ExceptionGroup("tasks", [late, ValueError()]), is_over=True) is None
+        assert problem_of(group, "GET", is_over=True) == problem_of(late, "GET", is_over=True)
+        assert problem_of(ExceptionGroup("tasks", [late, lost]), "GET", is_over=False) is None
+        assert (
+            problem_of(ExceptionGroup("tasks", [late, ValueError()]), "GET", is_over=True) is None
+        )
 
     @pytest.mark.parametrize(
         "module", [for_aiohttp, for_asgi, for_fastapi], ids=lambda m: m.__name__
@@ -398,16 +422,16 @@ class TestProblems:
         """The deadline of a transaction is told when a pause would outlast it: nobody is gone."""
         late = DeadlineExceeded("late")
         attach(late, Outcome.NOT_APPLIED, ())
-        problem = problem_of(late, is_over=False)
+        problem = problem_of(late, "POST", is_over=False)
         assert (problem.status, problem.reason) == (504, "deadline_exceeded")
 
     def test_unknown_commit(self):
         """A commit that was not answered leaves the outcome unknown, whatever ended it."""
         late = DeadlineExceeded("late", {"errorLabels": ["UnknownTransactionCommitResult"]})
-        problem = problem_of(late, is_over=True)
+        problem = problem_of(late, "POST", is_over=True)
         assert (problem.status, problem.outcome) == (504, Outcome.UNKNOWN)
         lost = AutoReconnect("lost", {"errorLabels": ["UnknownTransactionCommitResult"]})
-        problem = problem_of(lost, is_over=False)
+        problem = problem_of(lost, "POST", is_over=False)
         assert (problem.status, problem.outcome) == (500, Outcome.UNKNOWN)
 
 

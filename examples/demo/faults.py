@@ -64,13 +64,13 @@ async def lose_replies(scene: Scene, servers: ReplicaSet) -> None:
     lost = 0
     try:
         while scene.left > _BETWEEN_LOST_REPLIES:
-            await asyncio.sleep(_BETWEEN_LOST_REPLIES)
             for name in scene.collections:
                 if name not in armed or armed[name].fired:
                     lost += name in armed
                     armed[name] = servers.faults.drop_reply(
                         "update", namespace=f"{DATABASE}.{name}", must_fire=False
                     )
+            await asyncio.sleep(_BETWEEN_LOST_REPLIES)
     finally:
         for fault in armed.values():
             fault.disarm()

@@ -35,7 +35,7 @@ async def session(driver):
 
 
 async def is_discarded(driver, how):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while f"discard it {how}" not in driver.log:
             await asyncio.sleep(0.001)
 

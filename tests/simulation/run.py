@@ -5,6 +5,7 @@ import contextlib
 import gc
 import itertools
 import math
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -713,7 +714,9 @@ class Run:
             return
         self.begun.add(command.session)
         if self._left_over() and not self.wrong:
+            state = random.getstate()
             gc.collect()  # an exception may have one, and is part of a cycle
+            random.setstate(state)  # of which what other runs have left may have drawn
             if self._left_over():
                 self.wrong.append(f"operation {index}: {self._left_over()} sessions are left over")
 

@@ -110,6 +110,11 @@ class TestMistakes:
         path = Path(aioretry.__file__).parent / mutation.path
         assert 1 == path.read_text().count(mutation.right)
 
+    def test_how_many_there_are(self):
+        """The page says so."""
+        page = Path(aioretry.__file__).parent.parent / "docs" / "simulation.md"
+        assert f"puts {len(MUTATIONS)} mistakes" in page.read_text()
+
     @pytest.mark.parametrize("has_coroutines", [False, True])
     def test_a_write_done_twice(self, monkeypatch, has_coroutines):
         """Each attempt takes a number of its own; a few steps are enough to show it."""

@@ -1,16 +1,18 @@
 """Scripted servers that encrypt, and that let one user in."""
 
 import asyncio
+import re
 import secrets
 import socket
 import ssl
 from base64 import b64decode
+from types import SimpleNamespace
 
 import pytest
 from pymongo.errors import OperationFailure
 
 from aioretry import Outcome, outcome_of
-from aioretry.testing import ScriptedServer
+from aioretry.testing import FakeMongoses, ScriptedServer
 from aioretry.testing._scram import Login, User
 from tests.encrypted import certificates
 
@@ -85,6 +87,26 @@ async def test_who_does_not_encrypt(server, options, client_class):
         assert b"" == await asyncio.to_thread(connection.recv, 1)
     async with client_class(server.uri, **options) as client:
         assert 1 == (await client.admin.command("ping"))["ok"]
+
+
+async def test_behind_fake_mongoses(folder, client_class):
+    """They encrypt as a member of the set says, and answer each login themselves."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(folder / "server.pem")
+    trusting = ssl.create_default_context(cafile=folder / "ca.pem")
+    async with ScriptedServer(tls=tls) as server:
+        server.answer("insert", {"n": 1})
+        member = SimpleNamespace(direct_address=server.address, tls=trusting)
+        async with FakeMongoses(SimpleNamespace(members=[member]), user=USER) as cluster:
+            async with client_class(cluster.uri) as client:
+                await client.db.c.insert_one({"_id": 1})
+            stranger = re.sub("//.*@", "//", cluster.uri)
+            for uri, code in ((stranger, 13), (stranger.replace("//", "//shop:p@"), 18)):
+                async with client_class(uri) as client:
+                    with pytest.raises(OperationFailure) as caught:
+                        await client.db.c.insert_one({"_id": 2})
+                assert code == caught.value.code
+    assert ["insert"] == [request.name for request in server.requests]
 
 
 @pytest.fixture

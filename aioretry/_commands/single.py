@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bson.decimal128 import Decimal128
+from bson.errors import BSONError
 from bson.objectid import ObjectId
 from bson.raw_bson import RawBSONDocument
 from bson.regex import Regex
@@ -400,7 +401,10 @@ def _is_by_id(filter: object) -> bool:
         return False
     value = filter["_id"]
     if isinstance(value, Mapping):  # operators
-        return not any(str(name).startswith("$") for name in value)
+        try:
+            return not any(str(name).startswith("$") for name in value)
+        except BSONError:  # it is damaged, which is for the server to say
+            return False
     return not isinstance(value, re.Pattern | Regex | Decimal128)
 
 

@@ -33,13 +33,20 @@ from aioretry import (
 )
 from aioretry.testing import ReplicaSet
 
-UNKNOWN = Outcome.UNKNOWN
+NOT_APPLIED, UNKNOWN = Outcome.NOT_APPLIED, Outcome.UNKNOWN
 SEED = [{"_id": number, "u": number} for number in range(1, 5)] + [{"_id": 5, "text": "x"}]
 
 
 def nested(levels):
     """A document in a document, and so on."""
     return {"x": nested(levels - 1)} if levels else 1
+
+
+# What no server reads, and by what error.
+UNREAD = {
+    "too deep": ({"_id": 50, "x": nested(300)}, 15),
+    "damaged": (RawBSONDocument(bson.encode({"x": "text"}).replace(b"text\0", b"text!")), 22),
+}
 
 
 # What is inserted: from 10 on it is new, below that it is there already.
@@ -223,6 +230,23 @@ class TestInserts:
             told = {end.inserted_id for end in ends if hasattr(end, "inserted_id")}
             assert there == told == {one for one in LISTS[name] if one != "$" and one >= 10}
 
+    @pytest.mark.parametrize("name", UNREAD)
+    async def test_group_commit_with_one_that_is_not_read(self, name, old):
+        """It is the only one that fails, wherever it stands."""
+        bad, code = UNREAD[name]
+        view = old.coalesced()
+        for place in range(3):
+            await fill(old)
+            given = documents(["$", 10, 1, 11])
+            given.insert(place, bad)
+            writes = [view.insert_one(document) for document in given]
+            ends = await asyncio.gather(*writes, return_exceptions=True)
+            error = ends.pop(place)
+            assert (code, NOT_APPLIED) == (error.code, outcome_of(error))
+            kinds = [WriteError, InsertOneResult, DuplicateKeyError, InsertOneResult]
+            assert kinds == list(map(type, ends))
+            assert [*SEED, *documents([10, 11])] == await left(old)
+
 
 class TestInDoubt:
     @pytest.mark.parametrize("name", ["first", "two and two", "in turn", "last", "invalid before"])
@@ -266,6 +290,21 @@ class TestInDoubt:
         else:
             ends = [DuplicateKeyError, InsertOneResult, DuplicateKeyError]
             assert ends == list(map(type, told[2:]))
+
+    async def test_group_commit_with_one_that_is_not_read(self, old, old_set):
+        """Behind it nobody knows the numbers that the sending before may have given."""
+        given = documents([10, 11, 12])
+        given.insert(1, UNREAD["too deep"][0])
+        view = old.coalesced()
+        async with old_set.faults.drop_reply("insert"):
+            writes = [view.insert_one(document) for document in given]
+            ends = await asyncio.gather(*writes, return_exceptions=True)
+        assert 10 == ends[0].inserted_id
+        for end in ends[2:]:
+            assert (15, UNKNOWN) == (end.code, outcome_of(end))
+            with pytest.raises(ResolveError, match="refused without a number"):
+                await resolve(end)
+        assert [*SEED, *documents([10])] == await left(old)
 
     async def test_when_it_can_not_be_found_out(self, old, old_set):
         """What the server says too little of is in doubt, and can be resolved."""

@@ -224,6 +224,18 @@ class TestRetries:
                 await resolve(errors[0])
         assert 2 == stored.count_documents({})
 
+    async def test_unread_without_transaction_ids(self, replica_set, collection, client_class):
+        """All get the error of the one that no server reads; nothing of them was executed."""
+        deep = {"_id": 0}
+        for _ in range(250):
+            deep = {"a": deep}
+        async with client_class(replica_set.uri, retryWrites=False, w="majority") as client:
+            view = client[collection.database.name][collection.name].coalesced()
+            writes = [view.insert_one(document) for document in ({"_id": 1}, deep, {"_id": 2})]
+            errors = [await ending(write) for write in writes]
+        assert [(15, NOT_APPLIED)] * 3 == [(error.code, outcome_of(error)) for error in errors]
+        assert 0 == await collection.count_documents({})
+
     async def test_a_timeout_of_asyncio(self, replica_set, collection, stored):
         """What becomes of a cancelled call tells how it ended, as soon as the others have."""
         view = collection.coalesced()

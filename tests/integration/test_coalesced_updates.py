@@ -208,6 +208,8 @@ class TestStrangers:
             ("delete_one", ({"_id": nest(250)},), {}),
             ("insert_one", ({"_id": "new", "a": nest(250)},), {}),
             ("replace_one", ({"_id": 3}, DAMAGED), {}),
+            ("update_one", ({"_id": DAMAGED["a"]}, INCREMENT), {}),
+            ("delete_one", ({"_id": DAMAGED["a"]},), {}),
         ],
         ids=repr,
     )

@@ -16,7 +16,7 @@ from aioretry._retry.command_execution import Execution
 from aioretry._retry.loop import Coordinator
 from aioretry._retry.monitoring import Watch
 from aioretry._retry.surfacing import too_late
-from aioretry._retry.verdict import code_of, outcome_of_attempts
+from aioretry._retry.verdict import code_of, is_routers_denial, outcome_of_attempts
 from aioretry._writes.group.kinds import INSERTS, Kind, Reading, is_unread
 from aioretry._writes.resolve import CommandDoubt, Resolving
 from aioretry._writes.unclear_inserts import numbers_in, silence, unknown_from, vagueness
@@ -81,12 +81,21 @@ class Shares:
         Servers before 5.0 give none to documents that they refuse at once, and only a reply tells
         which these are.
         """
-        if self.kind is not INSERTS:
+        if self.kind is not INSERTS or self._has_given_none():
             return True
         reply = self._latest_reply()
         if self._known is None or self._known[0] is not reply:
             self._known = reply, unknown_from(self._execution, reply)
         return index < self._known[1]
+
+    def _has_given_none(self) -> bool:
+        """Tell whether no server has given a number, nor will, so that each has that of its place.
+
+        That is so after all was refused unread, unless an earlier sending is in doubt.
+        """
+        if not self._is_over() or self._execution.pending is not None:
+            return False
+        return self._look_back().outcome is Outcome.NOT_APPLIED
 
     def error_in(self, reply: Mapping[str, Any], index: int, result: Result) -> Exception | None:
         """Return the error that a write gets by a reply, or None if it is acknowledged.
@@ -232,11 +241,19 @@ class Shares:
     def _outcome_of(self, attempts: Sequence[Attempt]) -> Outcome:
         execution = self._execution
         return outcome_of_attempts(
-            attempts,
+            [attempt for attempt in attempts if not self._was_unread(attempt)],
             is_atomic=execution.command.is_atomic,
             is_sharded=execution.is_sharded,
             is_by_majority=execution.is_by_majority,
         )
+
+    def _was_unread(self, attempt: Attempt) -> bool:
+        """Tell whether nothing of a sending was executed, however many statements it has."""
+        error = attempt.error
+        if error is None or not is_unread(error):
+            return False
+        # A router sends again by itself, and may pass on what it was told at last.
+        return not self._execution.is_sharded or is_routers_denial(code_of(error))
 
     def _attach(
         self,

@@ -1,13 +1,16 @@
 """What a reply to several inserts says of each."""
 
+from dataclasses import replace
+
+import bson
 import pytest
 from bson.codec_options import CodecOptions
-from bson.raw_bson import RawBSONDocument
-from pymongo.errors import AutoReconnect, DuplicateKeyError, WriteConcernError
+from pymongo.errors import AutoReconnect, DuplicateKeyError, OperationFailure, WriteConcernError
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Attempt, Outcome, attempts_of, outcome_of
 from aioretry._commands.command import CommandLimits
+from aioretry._commands.encoded import EncodedDocuments
 from aioretry._commands.target import Target
 from aioretry._drivers.port import ServerKind, ServerView
 from aioretry._retry.command_execution import Execution, Numbering
@@ -19,6 +22,8 @@ from aioretry.errors import report_of
 A = ("a", 1)
 LIMITS = CommandLimits(16 * 2**20, 48_000_000, 100_000)
 SERVER = ServerView(A, ServerKind.PRIMARY, 17, True, None, 0.0, LIMITS, lambda: 0, object())
+OLD = replace(SERVER, max_wire_version=9)
+DOCUMENTS = [bson.encode(each) for each in ({}, {"$x": 1}, {})]  # the second has no number there
 DUPLICATE = {"index": 1, "code": 11000, "errmsg": "E11000", "keyPattern": {"_id": 1}}
 CONCERN = {"code": 64, "errmsg": "waiting for replication timed out"}
 
@@ -32,15 +37,16 @@ class Coordinator:
     driver = Driver()
 
 
-def shares(*attempts):
+def shares(*attempts, server=SERVER, is_over=True, pending=None):
     """Three inserts in a command that was tried so."""
-    body = {"insert": "c", "ordered": False, "documents": [RawBSONDocument(b"\5\0\0\0\0")]}
+    documents = EncodedDocuments(b"".join(DOCUMENTS), 3, max(map(len, DOCUMENTS)))
+    body = {"insert": "c", "ordered": False, "documents": [documents]}
     target = Target.of("db", "c", CodecOptions(), WriteConcern())
     command = target.write("insert_one", "insert", body, lambda reply: reply)
     command.statement_count = 3
     execution = Execution(command, NO_LEASE, None, Numbering.REQUIRED, attempts=list(attempts))
-    execution.server = SERVER
-    return Shares(Coordinator(), INSERTS, execution, {}, lambda: True)
+    execution.server, execution.pending = server, pending
+    return Shares(Coordinator(), INSERTS, execution, {}, lambda: is_over)
 
 
 def answered(reply):
@@ -96,6 +102,52 @@ class TestNoAnswer:
         each, error = shares(Attempt(A, 0.0, 0.1, False, AutoReconnect("refused"))), KeyError()
         each.explain(error, 2, "two")
         assert (Outcome.NOT_APPLIED, None) == (outcome_of(error), report_of(error).doubt)
+
+
+UNSENT = Attempt(A, 0.0, 0.1, False, AutoReconnect("refused"))
+LOST = Attempt(A, 0.0, 0.1, True, AutoReconnect("lost"))
+TOO_DEEP, DAMAGED = (Attempt(A, 0.0, 0.1, True, OperationFailure("no", code)) for code in (15, 22))
+
+
+class TestUnread:
+    """The server has refused the command as a whole, because of something in it."""
+
+    @pytest.mark.parametrize("server", [SERVER, OLD], ids=["5.0", "4.4"])
+    @pytest.mark.parametrize(
+        ("tried", "outcome"),
+        [
+            ([TOO_DEEP], Outcome.NOT_APPLIED),
+            ([UNSENT, DAMAGED], Outcome.NOT_APPLIED),
+            ([LOST, TOO_DEEP], Outcome.UNKNOWN),
+        ],
+        ids=["at once", "after nothing", "after a loss"],
+    )
+    def test_what_it_says(self, tried, outcome, server):
+        """Of that sending nothing was executed; of one before it this says nothing."""
+        each, error = shares(*tried, server=server), KeyError()
+        each.explain(error, 2, "two")
+        assert outcome is outcome_of(error)
+        # Nobody has got a number then, so that each can have that of its place.
+        is_free = outcome is Outcome.NOT_APPLIED
+        assert (is_free or server is SERVER) is each.has_known_number(2)
+        assert each.has_known_number(1)
+
+    @pytest.mark.parametrize(
+        "more", [{"is_over": False}, {"pending": object()}], ids=["to come", "in the air"]
+    )
+    def test_what_may_be_read_still(self, more):
+        """Another sending may give the numbers to others."""
+        assert shares(UNSENT, server=OLD).has_known_number(2)
+        assert not shares(UNSENT, server=OLD, **more).has_known_number(2)
+
+    def test_by_a_router(self):
+        """It sends again by itself, and damage may be what it was told only at last."""
+        router = replace(OLD, kind=ServerKind.MONGOS)
+        for attempt, is_known in [(TOO_DEEP, True), (DAMAGED, False)]:
+            each, error = shares(attempt, server=router), KeyError()
+            each.explain(error, 2, "two")
+            assert is_known is (outcome_of(error) is Outcome.NOT_APPLIED)
+            assert is_known is each.has_known_number(2)
 
 
 @pytest.mark.parametrize(("n", "is_silent"), [(3, False), (2, True), (0, True)])

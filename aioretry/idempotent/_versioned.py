@@ -21,6 +21,7 @@ __all__ = ["VersionedDocuments"]
 T = TypeVar("T")
 
 Change = Callable[[Any], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None]
+Step = Callable[[PyMongoError | None], Awaitable[Versioned]]
 
 _HISTORY = 20
 _REPEATED = 2  # times, each step, without a deadline
@@ -200,10 +201,10 @@ class VersionedDocuments:
         stamp = _new_stamp() if key is None else stamp_of("save", _checked_key(key), digest)
         new = held.next(digest, stamp, self._writer, self._history)
         save = Save(identity, held, new, document, stored, accept_equal)
+        step: Step = partial(self._steps.save, save)
         if stamp in held.saves:  # by its key; the document was read since
-            read = partial(self._steps.read, identity)
-            return self._steps.found(await _repeated("save", read, timeout))
-        return await _repeated("save", partial(self._steps.save, save), timeout)
+            step = partial(self._steps.known, document, stamp, digest)
+        return await _repeated("save", step, timeout)
 
     async def update(
         self,
@@ -242,13 +243,13 @@ class VersionedDocuments:
         with Whole(), deadline(timeout) as limit:
             while True:
                 read = await _repeated("update", partial(self._steps.read, id))
+                step: Step
                 if stamp is not None and stamp in self._steps.held(read)[1].saves:
-                    return self._steps.found(read)
-                save = await self._changed(id, read, change, stamp)
-                if not save.changes:
-                    return self._steps.saved(save)
+                    step = partial(self._steps.known, read, stamp, None)
+                else:
+                    step = partial(self._steps.save, await self._changed(id, read, change, stamp))
                 try:
-                    return await _repeated("update", partial(self._steps.save, save))
+                    return await _repeated("update", step)
                 except VersionConflict as exc:
                     if limit is None and attempt >= _TRIES:
                         raise

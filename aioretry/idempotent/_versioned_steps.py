@@ -59,12 +59,16 @@ class Steps:
     Each step may be a run of :func:`~aioretry.idempotent._repeat.repeat`, which takes its
     :class:`VersionConflict` as it is. What a step raises after a write that found nothing says that
     this run has changed nothing, unless an earlier one may have.
+
+    A read also sees what may be rolled back. A success that follows from one is therefore judged
+    again by what a write finds that changes nothing: it waits for the write concern as any other.
     """
 
     def __init__(self, collection: Any, fields: Fields) -> None:
         self._codec_options = collection.codec_options
         self._collection = collection.with_options(read_preference=ReadPreference.PRIMARY)
         self._fields = fields
+        self._no_change = {"$setOnInsert": {fields.version: None}}
 
     def hash(self, document: Mapping[str, Any], algorithm: str = "sha256") -> str:
         """Return the hash of what counts of a document."""
@@ -146,6 +150,9 @@ class Steps:
         if stored is None and path in pattern:
             stored = await self._look({path: {"$eq": save.new.hash}})
         if stored is not None:
+            self._created_before(save, stored, lost)
+            stored = await self._find_safe(_by_id(stored["_id"]))
+        if stored is not None:
             return self._created_before(save, stored, lost)
         if pattern == {"_id": 1}:
             error = AutoReconnect("the document that was in the way is gone again")
@@ -157,11 +164,48 @@ class Steps:
         assert save.held is not None  # noqa: S101 - for type checkers
         if await self._swap(save, save.held):
             return self.saved(save)
-        stored = await self._look(_by_id(save.id))
+        self._saved_before(save, save.held, await self._look(_by_id(save.id)), lost)
+        return self._saved_before(save, save.held, await self._find_safe(_by_id(save.id)), lost)
+
+    async def known(
+        self, held: Mapping[str, Any], stamp: str, new: str | None, _lost: PyMongoError | None
+    ) -> Versioned:
+        """Return the document as it is, if the stamp that was read in it is there to stay."""
+        identity, version = self.held(held)
+        match = _by_id(identity) | {f"{self._fields.version}.saves": {"$eq": stamp}}
+        found = await self._find_safe(match)
+        if found is not None:
+            return self.found(found)
+        stored = await self._look(_by_id(identity))
+        raise RunNoMore(_unwritten(self._conflict(version, new, stored)))
+
+    async def delete(self, identity: Any, held: Version, lost: PyMongoError | None) -> None:
+        """Delete the version that was read, or find out who has saved another one."""
+        match = held.filter(self._fields.version, identity)
+        if await self._collection.find_one_and_delete(match, projection=_ONLY_ID) is not None:
+            return
+        stored = await self._look(_by_id(identity))
+        if stored is None:
+            stored = await self._find_safe(_by_id(identity))
+        if stored is None:
+            return
+        version = self.version(stored)
+        if version is not None and version.is_same(held):
+            raise _unwritten(AutoReconnect(_BEHIND))
+        follows = version is not None and held.saves[0] in version.saves
+        raise RunNoMore(_caused(self._conflict(held, None, stored), None if follows else lost))
+
+    def _saved_before(
+        self,
+        save: Save,
+        held: Version,
+        stored: Mapping[str, Any] | None,
+        lost: PyMongoError | None,
+    ) -> Versioned:
         version = None if stored is None else self.version(stored)
         is_equal = version is not None and version.hash == save.new.hash
         reply_lost = lost is not None and save.changes
-        match judge(version, save.held, save.new, reply_lost=reply_lost):
+        match judge(version, held, save.new, reply_lost=reply_lost):
             case Comparison.SAVED if stored is not None:
                 return self.found(stored, written=True)
             case Comparison.EQUAL | Comparison.IN_DOUBT if (
@@ -174,21 +218,7 @@ class Steps:
                 lost.add_note(_IN_DOUBT)
                 raise RunNoMore(lost)
         # What is stored follows from what was held, and not by this save.
-        raise RunNoMore(_unwritten(self._conflict(save.held, save.new.hash, stored)))
-
-    async def delete(self, identity: Any, held: Version, lost: PyMongoError | None) -> None:
-        """Delete the version that was read, or find out who has saved another one."""
-        match = held.filter(self._fields.version, identity)
-        if await self._collection.find_one_and_delete(match, projection=_ONLY_ID) is not None:
-            return
-        stored = await self._look(_by_id(identity))
-        if stored is None:
-            return
-        version = self.version(stored)
-        if version is not None and version.is_same(held):
-            raise _unwritten(AutoReconnect(_BEHIND))
-        follows = version is not None and held.saves[0] in version.saves
-        raise RunNoMore(_caused(self._conflict(held, None, stored), None if follows else lost))
+        raise RunNoMore(_unwritten(self._conflict(held, save.new.hash, stored)))
 
     def _created_before(
         self, save: Save, stored: Mapping[str, Any], lost: PyMongoError | None
@@ -215,7 +245,7 @@ class Steps:
         """Tell whether the document had the version that it was read with, and is saved now."""
         match = held.filter(self._fields.version, save.id)
         if not save.changes:
-            return await self._collection.find_one(match, _ONLY_ID) is not None
+            return await self._find_safe(match, _ONLY_ID) is not None
         if self._fields.all_count:
             replacement = {**save.stored, self._fields.version: save.new.stored()}
             found = await self._collection.find_one_and_replace(
@@ -225,6 +255,15 @@ class Steps:
             update = self._fields.swap(self._fields.content(save.stored), save.new)
             found = await self._collection.find_one_and_update(match, update, projection=_ONLY_ID)
         return found is not None
+
+    async def _find_safe(
+        self, match: Mapping[str, Any], projection: Mapping[str, Any] | None = None
+    ) -> Mapping[str, Any] | None:
+        """Return a document, or None, once that is as safe as a write is."""
+        found: Mapping[str, Any] | None = await self._collection.find_one_and_update(
+            match, self._no_change, projection=projection
+        )
+        return found
 
     async def _look(self, match: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Find out what is in the way of a write that has found nothing to change."""

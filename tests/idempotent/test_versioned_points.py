@@ -89,7 +89,7 @@ class TestLostReplies:
         assert 1 <= await at_each_lost_reply(servers, run)
 
     async def test_save_what_is_stored(self, servers, cut, docs, found):
-        """A document without changes is saved by a look at it."""
+        """A document without changes is saved by a write that changes nothing."""
         held = (await docs.create({"run": 0})).document
 
         async def run(_number):

@@ -15,6 +15,7 @@ from pymongo.write_concern import WriteConcern
 
 from aioretry import deadline
 from aioretry.idempotent import Keys, VersionConflict
+from aioretry.pymongo import AsyncRetryClient
 from aioretry.streams import NO_WATERMARKS
 from tests.docs.snippets import Page, Setup
 
@@ -131,18 +132,20 @@ async def safe_to_repeat(page: Page) -> AsyncGenerator[str, None]:
 
 
 async def sessions(page: Page) -> AsyncGenerator[str, None]:
-    page.give(client=page.client, events=page.client.metrics.events)
-    yield "events.find_one("
-    assert page.names["event"] == {"_id": 1}
-    accounts = page.client.bank.accounts
-    await accounts.insert_many([{"_id": "A", "money": 10}, {"_id": "B", "money": 0}])
-    yield "await session.with_transaction(transfer)"
-    assert 5 == page.names["moved"]
-    async with await page.client.start_session() as session:
-        page.give(session=session)
-        with page.faults.drop_reply("commitTransaction", times=None):
-            yield "UnknownTransactionCommitResult"
-    assert page.printed() == "perhaps committed\n"
+    async with AsyncRetryClient(page.uri) as client:
+        page.give(client=client, events=client.metrics.events)
+        yield "events.find_one("
+        assert page.names["event"] == {"_id": 1}
+        accounts = page.client.bank.accounts
+        await accounts.insert_many([{"_id": "A", "money": 10}, {"_id": "B", "money": 0}])
+        yield "await session.with_transaction(transfer)"
+        assert 5 == page.names["moved"]
+        async with client.start_session() as session:
+            page.give(session=session)
+            with page.faults.drop_reply("commitTransaction", times=None):
+                yield "UnknownTransactionCommitResult"
+        assert page.printed() == "perhaps committed\n"
+        yield "transaction(client"
 
 
 async def nightly_jobs(page: Page) -> AsyncGenerator[str, None]:

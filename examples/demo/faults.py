@@ -63,7 +63,7 @@ async def lose_replies(scene: Scene, servers: ReplicaSet) -> None:
     armed: dict[str, ArmedFault] = {}
     lost = 0
     try:
-        while scene.left > _BETWEEN_LOST_REPLIES:
+        while True:
             for name in scene.collections:
                 if name not in armed or armed[name].fired:
                     lost += name in armed
@@ -71,6 +71,8 @@ async def lose_replies(scene: Scene, servers: ReplicaSet) -> None:
                         "update", namespace=f"{DATABASE}.{name}", must_fire=False
                     )
             await asyncio.sleep(_BETWEEN_LOST_REPLIES)
+            if scene.left < _BETWEEN_LOST_REPLIES:
+                break
     finally:
         for fault in armed.values():
             fault.disarm()

@@ -119,7 +119,7 @@ NOT_REPEATABLE = [
     Case(
         {"$set": {"items.$.job": 7}, "$inc": {"items.$.n": 1}},
         ITEMS,
-        {"items.id": 5, "items.$.job": {"$ne": 7}},
+        {"items.id": 2, "items.$.job": {"$ne": 7}},
         refused=("$inc", "$"),
     ),
     Case(
@@ -132,7 +132,7 @@ NOT_REPEATABLE = [
         {"$set": {"items.$[e].job": 7}, "$inc": {"a": 1}},
         ITEMS,
         {"items.$[e].job": {"$ne": 7}},
-        array_filters=[{"e.id": 5}],
+        array_filters=[{"e.id": 2}],
         refused=("$inc",),
     ),
     Case({"$inc": {"a": 1}, "$max": {"j": 7}}, {"j": 8}, {"j": {"$ne": 7}}, refused=("$inc",)),

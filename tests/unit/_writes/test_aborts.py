@@ -125,7 +125,7 @@ class TestOnce:
         monkeypatch.setattr(attempt, "_AFTER_DEADLINE", 60.0)
         driver.answers = [None]
         async with asyncio.timeout(10):
-            await abort(session, 0.01)
+            await abort(session, 0.5)
         assert session.transaction is None
         await is_discarded(driver, "over")
         assert [ABORT] * 2 == driver.names

@@ -616,8 +616,10 @@ class TestEnds:
         inserts = [queue.insert({"_id": n}, None) for n in range(2)]
         denied = {"n": 0, "writeErrors": [{**DUPLICATE, "index": 0}]}
         (await launched(driver)).prepare().reply(**denied | {"n": 1})
-        await asyncio.sleep(0.01)
-        assert ([False] * 2, 3) == ([each.done() for each in inserts], len(driver.flying))
+        async with asyncio.timeout(30):
+            while len(driver.flying) < 3:
+                await asyncio.sleep(0.001)
+        assert [False] * 2 == [each.done() for each in inserts]
         for asked, reply in zip(driver.flying[1:], ({}, denied), strict=True):
             asked.prepare().reply(**reply)
         first, second = await all_of(inserts)

@@ -17,6 +17,7 @@ NO_TEXT = "what an error says beside its kind is no law of the judge's"
 COSTS_TIME = "it costs time only"
 
 BELOW = "it lies below the port"
+RARE = "it was not seen in 18,000 operations"
 
 CODES = "frozenset({6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436})"
 
@@ -271,6 +272,8 @@ RETRIES = [
         "    if _has(failure.error, RETRYABLE_WRITE):",
         "    if _has(failure.error, RETRYABLE_WRITE) and not (\n"
         "        isinstance(failure.error, WriteConcernError)\n    ):",
+        held_by="tests/unit/_retry/test_loop.py -k news_are_waited",
+        why=RARE,
     ),
     *_held(
         "_retry/loop.py",
@@ -529,6 +532,8 @@ TIME = [
         "_retry/waiting.py",
         "        if execution.time_left() <= 0:\n            return False\n        reading",
         "        reading",
+        held_by="tests/unit/_retry/test_loop.py -k timer_that_is_early",
+        why=RARE,
     ),
 ]
 

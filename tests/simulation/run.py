@@ -124,7 +124,6 @@ class Told:
     waits: bool = True
     """Whether its caller waits for it, or resolves it."""
 
-    has_ended: bool = False
     is_over: bool = False
 
 
@@ -483,7 +482,7 @@ class Run:
                 told.outcomes = others.outcomes_of_success(operation)
             self.note(f"op {operation.index} ends well")
         told.waits = False
-        told.took, told.has_ended = (told.ended or self.loop.time()) - began, True
+        told.took = (told.ended or self.loop.time()) - began
         self._judge_time(operation, told)
         if self.plan.closed_at is None:
             self._judge_error(operation, told)
@@ -722,11 +721,11 @@ class Run:
 
     def _left_over(self) -> int:
         """How many sessions servers know of that nobody can use."""
-        under_way = [index for index, told in self.told.items() if not told.has_ended]
+        waiting = [index for index, told in self.told.items() if told.waits]
         # Whoever keeps an exception may resolve it. An operation goes on after a write in doubt.
-        used = sum(one.has_ended and one.error is not None for one in self.told.values())
-        used += sum(1 + (self.by_index[index].kind == "operation") for index in under_way)
-        used += sum(one.operation not in under_way for one in self.driver.under_way)
+        used = sum(one.waits or one.error is not None for one in self.told.values())
+        used += sum(self.by_index[index].kind == "operation" for index in waiting)
+        used += sum(one.operation not in waiting for one in self.driver.under_way)
         used += len(self.client._write_path.aborting)
         left = self.set.sessions.keys() - self.driver.pooled - {self.shared} - self.driver.ended
         return max(0, len(left) - used)

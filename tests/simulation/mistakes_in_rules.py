@@ -607,7 +607,7 @@ REVIEWED = [
     ),
     Mutation(
         "a thread is faster than the loop",
-        "_drivers/motor/on_thread.py",
+        "_drivers/motor/opening.py",
         "entry.context.copy().run",
         "entry.context.run",
         held_by="tests/integration/test_on_loop.py -k faster",

@@ -23,7 +23,7 @@ from aioretry.testing._mongod import MongodNotFoundError
 from aioretry.testing._random_faults import OPTION, one_fault, tell
 from aioretry.testing._replica_set import ReplicaSet
 
-pytest_plugins = ["aioretry.testing._client_fixtures"]
+pytest_plugins: list[str] = ["aioretry.testing._client_fixtures"]
 
 URI_VARIABLE: Final = "AIORETRY_TEST_URI"
 

@@ -31,6 +31,7 @@ from aioretry.testing._wire import (
     HEADER_SIZE,
     MORE_TO_COME,
     Header,
+    WireError,
     body_of,
     command_name,
     command_of,
@@ -227,8 +228,9 @@ class Conversation:
         if hello:
             message, steps = self._greet(message)
         pending = _Pending(hello, ())
-        if faults:
-            request = Request(name, command_of(message), self._app_name)
+        command = _readable(message) if faults else None
+        if command is not None:
+            request = Request(name, command, self._app_name)
             picked = tuple(fault for fault in faults if fault.pick(request))
             pending = _Pending(hello, picked, labels=labels_for(request.body))
         return header.length, steps + self._request_steps(message, pending)
@@ -311,6 +313,14 @@ class Conversation:
                     message = _with_write_concern_error(message, body, labels)
                     news += _news(body)
         return [*steps, _sent(message, pending.bytes_per_second), *news]
+
+
+def _readable(message: bytes) -> dict[str, Any] | None:
+    """Return a command; None if it can't be decoded, which is for the server to say."""
+    try:
+        return command_of(message)
+    except WireError:
+        return None
 
 
 def _labelled(error: Error, labels: tuple[str, ...]) -> Mapping[str, Any]:

@@ -65,6 +65,17 @@ def test_pieces(cuts: list[int], watched: bool) -> None:
     assert HELLO_SEEN + OK + OK == replies
 
 
+def test_what_nobody_can_read() -> None:
+    """A command with damaged BSON meets no fault, and goes to the server, which says so."""
+    faults = FaultList()
+    armed = faults_of(faults).hang("insert", times=None, must_fire=False)
+    talk = conversation(faults)
+    damaged = INSERT.replace(b"\x02x\0\x2d\x01\0\0", b"\x02x\0\x2e\x01\0\0")
+    assert damaged != INSERT
+    assert damaged == sent(talk.from_client(damaged))
+    assert not armed.fired
+
+
 def test_long_reply_is_not_held_back() -> None:
     """The beginning of a message that nobody watches is passed on before its end is there."""
     talk = conversation()

@@ -32,7 +32,7 @@ ABOVE = {
     "__main__": {"_cli", "_doctor", "outbox", "streams"},
     "_doctor": {"_cli", "_commands", "_installed", "events", "pymongo"},
     "_faces": {"_writes", "pymongo"},
-    "_web": {"_faces", "idempotent"},
+    "_web": {"_faces", "errors", "idempotent"},
     "aiohttp": {"_faces", "_web", "idempotent", "pymongo"},
     "asgi": {"_faces", "_web", "idempotent"},
     "fastapi": {"_faces", "_web", "asgi", "idempotent", "pymongo"},

@@ -18,7 +18,8 @@ from pymongo.errors import (
     ServerSelectionTimeoutError,
 )
 
-from aioretry import ClientDraining, Outcome, attempts_of, outcome_of, partial_result_of
+from aioretry import ClientDraining, Outcome, outcome_of, partial_result_of
+from aioretry.errors import report_of
 from aioretry.idempotent import IdempotencyConflict, KeyExpiredError, KeyInUseError, NoTurnError
 
 MEDIA_TYPE = "application/problem+json"
@@ -201,18 +202,15 @@ def problem_of(error: BaseException, method: str, *, is_over: bool) -> Problem |
         if isinstance(error, kind):
             return problem
     outcome = _outcome_of(error)
-    if _leaves_doubt(error, outcome) and method not in _SAFE_METHODS:
+    if _is_drivers_loss(error) and method not in _SAFE_METHODS:
         outcome = Outcome.UNKNOWN
     return _problem_of_write(error, outcome, is_over=is_over)
 
 
-def _leaves_doubt(error: BaseException, outcome: Outcome | None) -> bool:
+def _is_drivers_loss(error: BaseException) -> bool:
     """Tell whether a command of the driver's own was lost, which may have been a write."""
-    is_lost = isinstance(error, AutoReconnect) and not isinstance(
-        error, ServerSelectionTimeoutError
-    )
-    is_drivers = outcome is None and not attempts_of(error) and partial_result_of(error) is None
-    return is_lost and is_drivers
+    is_unsent = isinstance(error, ServerSelectionTimeoutError)
+    return isinstance(error, AutoReconnect) and not is_unsent and report_of(error) is None
 
 
 def _problem_of_write(

@@ -348,6 +348,9 @@ class TestProblems:
             assert (problem.reason, problem.outcome) == ("no_server", None)
         attach(lost, None, [Attempt(("a", 1), 0.0, 0.1, True, lost)])
         assert problem_of(lost, "POST", is_over=False).reason == "no_server"
+        unsent = DeadlineExceeded("late")  # of a read for which there was no server
+        attach(unsent, None, [])
+        assert problem_of(unsent, "POST", is_over=True).outcome is None
 
     @pytest.mark.parametrize(
         ("outcomes", "reason"),

@@ -126,6 +126,7 @@ class Rate(Queue):
 
     async def _serve(self) -> None:
         try:
+            await asyncio.sleep(0)  # a task that is begun eagerly comes before whoever waits for it
             while self._waiting:
                 wait = self._wait_of(0)
                 if wait > 0:
@@ -134,7 +135,7 @@ class Rate(Queue):
                     self._take()
                     self._grant()
         finally:
-            del self._servers[asyncio.get_running_loop()]  # which a task of it would keep
+            self._servers.pop(asyncio.get_running_loop(), None)  # a task of it would keep it
 
     def _wait_of(self, before: int) -> float:
         now = self._clock()

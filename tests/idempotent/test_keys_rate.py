@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -188,6 +189,15 @@ def test_a_loop_that_has_ended():
     asyncio.run(wait())
     gc.collect()
     assert [None] == [loop() for loop in loops]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks are never begun eagerly")
+async def test_tasks_that_are_begun_eagerly():
+    """All who wait have their turns."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    rate = Rate(20)
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(rate.turn(None) for _ in range(23)))
 
 
 def test_two_event_loops():

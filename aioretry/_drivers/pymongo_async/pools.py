@@ -12,6 +12,8 @@ from pymongo.asynchronous.pool import Pool
 
 from aioretry._drivers.engine.silence import Uses, given_up
 
+_CONNECT = Pool.connect.__code__
+
 
 class WatchedPool(Pool):
     """A pool that knows its connections, and tells of their use.
@@ -39,7 +41,7 @@ class WatchedPool(Pool):
         except errors._OperationCancelled as exc:
             raise exc if self.is_sdam else given_up(self.address) from exc
         except asyncio.CancelledError as exc:
-            _close_socket_of(exc)
+            _close_what_it_had(exc)
             raise
         self.opened.add(connection)
         return connection
@@ -51,11 +53,17 @@ class WatchedPool(Pool):
         return super().checkout(handler)
 
 
-def _close_socket_of(exc: asyncio.CancelledError) -> None:
-    """Close what PyMongo was about to connect: it leaves it to the garbage collector."""
+def _close_what_it_had(exc: asyncio.CancelledError) -> None:
+    """Close what PyMongo was connecting, or had connected: it leaves it to the garbage collector.
+
+    It does so wherever it waits without a handler, also for its own locks after the handshake.
+    """
     for frame, _ in traceback.walk_tb(exc.__traceback__):
-        if frame.f_code.co_name == "_async_create_connection" and "sock" in frame.f_locals:
-            frame.f_locals["sock"].close()
+        has = frame.f_locals
+        if frame.f_code.co_name == "_async_create_connection" and "sock" in has:
+            has["sock"].close()
+        elif frame.f_code is _CONNECT and "networking_interface" in has:
+            has["networking_interface"].get_conn.close()
 
 
 def pool_class(uses: Uses) -> Callable[..., WatchedPool]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,3 +42,33 @@ class TestConnecting:
             finding.cancel()
             await asyncio.wait([finding])
         assert [-1] == [one.fileno() for one in sockets]
+
+    @pytest.mark.parametrize("whose", ["pool", "topology"])
+    async def test_nor_one_that_is_connected(self, whose, replica_set, monkeypatch):
+        """PyMongo waits for locks with a connection that nothing holds but a variable."""
+        loop = asyncio.get_running_loop()
+        connect, opened = loop.create_connection, []
+
+        async def connect_and_hold(*args, **kwargs):
+            made = await connect(*args, **kwargs)
+            if asyncio.current_task() is opening:
+                await lock.acquire()
+                opened.append(made[0])
+            return made
+
+        async with AsyncRetryClient(replica_set.uri) as client:
+            await client.admin.command("ping")
+            topology = client._topology
+            pool = topology._servers[await client.address].pool
+            lock = pool.lock if whose == "pool" else topology._lock
+            handler = SimpleNamespace(contribute_socket=lambda *_, **__: None, client=client)
+            opening = asyncio.create_task(pool.connect(handler))
+            monkeypatch.setattr(loop, "create_connection", connect_and_hold)
+            async with asyncio.timeout(30):
+                while not lock._waiters:
+                    await asyncio.sleep(0)
+            opening.cancel()
+            lock.release()
+            await asyncio.wait([opening])
+            assert opening.cancelled()
+        assert [True] == [one.is_closing() for one in opened]

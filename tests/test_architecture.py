@@ -54,6 +54,7 @@ INSIDE = {
         {"transaction_runs"},
         {"port"},
         {"threads", "engine.calls", "engine.messages", "engine.options", "engine.private_names"},
+        {"pymongo_async.locks"},
         {"engine.transactions"},
         {"engine.connection", "engine.ending", "engine.idle", "engine.listening", "engine.views"},
         {"engine.checkup", "engine.connections", "engine.sessions"},

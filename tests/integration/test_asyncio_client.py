@@ -1,10 +1,10 @@
 """PyMongo's own asynchronous client with writes that are retried: what is its own."""
 
 import asyncio
-import contextlib
 import functools
 import inspect
 import logging
+from collections import Counter
 
 import anyio
 import pytest
@@ -25,8 +25,6 @@ from aioretry import (
     run_transaction,
     thread_counts,
 )
-from aioretry._drivers.engine.dispatch import Dispatch
-from aioretry._drivers.engine.views import pools_of
 from aioretry._drivers.pymongo_async import jobs
 from aioretry.pymongo import (
     AsyncRetryClient,
@@ -386,40 +384,29 @@ class TestTransactions:
 
 
 class TestTurns:
-    @pytest.mark.parametrize("waits", [True, False], ids=["a read waits", "nobody waits"])
-    async def test_where_pymongos_own_operations_wait(
-        self, replica_set, client, collection, monkeypatch, waits
-    ):
-        """One write begins in a turn of the event loop then, so that turns are short; else all."""
+    @pytest.mark.parametrize("size", [1, 2])
+    async def test_where_pymongos_own_operations_fill_the_pool(self, replica_set, collection, size):
+        """Writes have their turns, and so have those of the driver's own that wait for longest."""
+        read = Counter()
+        async with AsyncRetryClient(f"{replica_set.uri}&maxPoolSize={size}") as client:
+            things = client[collection.database.name][collection.name]
 
-        def write(number):
-            return asyncio.create_task(collection.update_one({"_id": number}, INCREMENT))
+            async def go_on_reading(number):
+                while True:
+                    await things.find({"_id": number}).to_list()
+                    read[number] += 1
 
-        async with replica_set.faults.hang("update", times=6) as hang:
-            writes = [write(number) for number in range(6)]
-            await hang.wait_until_fired(6, timeout=60)
-        await asyncio.gather(*writes)  # there are so many connections
-        turn, begun, add = 0, [], Dispatch.add
-
-        def note(self, call, receiver):
-            begun.append(turn)
-            return add(self, call, receiver)
-
-        monkeypatch.setattr(Dispatch, "add", note)
-        pool = dict(pools_of(client))[await client.address]
-        async with contextlib.AsyncExitStack() as stack:
-            if waits:
-                await stack.enter_async_context(pool.lock)
-                read = asyncio.create_task(collection.find_one())
-                while not client._driver._calls.is_crowded():
-                    await asyncio.sleep(0)
-            writes = [write(number) for number in range(6)]
-            with anyio.fail_after(30):
-                while len(begun) < 6:
-                    turn += 1
-                    await asyncio.sleep(0)
-        assert len(set(begun)) == (6 if waits else 1), begun
-        await asyncio.gather(*writes, *([read] if waits else []))
+            readers = [asyncio.create_task(go_on_reading(number)) for number in range(6)]
+            try:
+                async with asyncio.timeout(60):
+                    for _ in range(20):
+                        await things.update_one({"_id": 1}, INCREMENT, upsert=True)
+                    while len(read) < len(readers):
+                        await asyncio.sleep(0.005)
+            finally:
+                for reader in readers:
+                    reader.cancel()
+                await asyncio.wait(readers)
 
 
 class TestStrangers:

@@ -65,6 +65,17 @@ class Connections(ABC):
             return None
         return self._take_out(pool)
 
+    def hold(self, pool: Any, connection: Any) -> None:
+        """Hold a connection that was checked out for whoever takes the next one, as if given back.
+
+        Args:
+            pool: The server's pool.
+            connection: PyMongo's own object.
+        """
+        held = self._taken_over(pool, connection)
+        if held is not None:
+            self._keep(held)
+
     @abstractmethod
     def _is_plain(self, connection: Any) -> bool:
         """Tell whether an event loop can use a connection."""
@@ -75,8 +86,9 @@ class Connections(ABC):
 
     def _take_out(self, pool: Any) -> LoopConnection | None:
         connection = take_idle(self._calls, pool)
-        if connection is None:
-            return None
+        return None if connection is None else self._taken_over(pool, connection)
+
+    def _taken_over(self, pool: Any, connection: Any) -> LoopConnection | None:
         self._is_known = self._is_known or self._has_names(pool, connection)
         if not (self._is_known and self._is_plain(connection)):
             self._calls.check_in(pool, connection)
@@ -112,9 +124,12 @@ class Connections(ABC):
             used.give_back()
             return
         used.rest()
+        self._keep(used)
+
+    def _keep(self, one: LoopConnection) -> None:
         if self._timer is None:
             self._timer = detached(self._loop.call_later, _KEPT_FOR, self._sweep)
-        self._kept.append(used)
+        self._kept.append(one)
 
     def close(self) -> None:
         """Give back those that are kept, and keep none any more."""

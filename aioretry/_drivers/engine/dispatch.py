@@ -8,7 +8,7 @@ from typing import Protocol
 from aioretry._drivers.engine.attempt import LoopAttempt
 from aioretry._drivers.engine.checkup import Asker, Checkups
 from aioretry._drivers.engine.connections import Connections
-from aioretry._drivers.engine.entry import Entry, Job
+from aioretry._drivers.engine.entry import Entry, Held, Job
 from aioretry._drivers.engine.steps import Steps
 from aioretry._drivers.port import (
     Address,
@@ -165,13 +165,16 @@ class Dispatch:
         entry.is_under_way = True
         return True
 
-    def opened(self, entry: Entry, result: AttemptResult | None) -> None:
+    def opened(self, entry: Entry, result: AttemptResult | None, held: Held | None = None) -> None:
         """Go on with an attempt for which a connection was to be opened.
 
         Args:
             entry: The attempt.
             result: What came of it if it ended thereby, or None.
+            held: A pool and the connection that was checked out of it; None if it was left there.
         """
+        if held is not None:
+            self._connections.hold(*held)
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
             entry.context.run(entry.land, result or NoServer())
             return

@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import contextvars
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from aioretry._drivers.port import Address, AttemptCall, AttemptResult, NoRoom, Receiver
+
+Held: TypeAlias = tuple[Any, Any]
+"""A pool, and a connection that was checked out of it."""
 
 
 class Dispatcher(Protocol):
@@ -17,7 +20,9 @@ class Dispatcher(Protocol):
         """Have room for another attempt."""
         ...
 
-    def opened(self, entry: "Entry", result: AttemptResult | None) -> None:
+    def opened(
+        self, entry: "Entry", result: AttemptResult | None, held: Held | None = None
+    ) -> None:
         """Go on with an attempt for which a connection was opened, or end it with a result."""
         ...
 

@@ -54,6 +54,10 @@ OF_POOL = (
     "requests",
     "stale_generation",
 )
+OF_WAITING_POOL = ("_max_connecting_cond", "lock", "size_cond")
+OF_WAITING_TOPOLOGY = ("_condition", "_lock")
+"""Without these two, PyMongo's asynchronous client keeps its own locks."""
+
 OF_CONNECTION = (
     "_raise_connection_failure",
     "active",
@@ -101,10 +105,7 @@ OF_ERROR = ("_add_error_label",)
 OF_TIMEOUTS = ("DEADLINE", "RTT", "TIMEOUT", "get_deadline", "get_timeout", "set_rtt")
 OF_REQUEST = ("_add_to_bulk",)
 OF_ENCRYPTER = ("_bypass_auto_encryption",)
-OF_LOCKS = (
-    "_create_lock",  # imported
-    "_waiters",  # without it, writes do not see who waits, and leave them no turns
-)
+OF_LOCKS = ("Condition", "Lock", "_create_lock")  # imported
 
 
 def check(client: object, session: object) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from aioretry._drivers.engine.views import pools_of
 from aioretry._drivers.port import Address
 
 _CHECKED_AFTER = 1.0  # seconds, as PyMongo's own check of idle connections
@@ -45,10 +44,6 @@ class AsyncioCalls:
     def locked(self, pool: Any) -> AbstractContextManager[object]:  # noqa: ARG002
         """Keep others from a pool, which they are anyway."""
         return _UNLOCKED
-
-    def is_crowded(self) -> bool:
-        """Tell whether operations of PyMongo's own wait for each other at a pool; no lock."""
-        return any(getattr(pool.lock, "_waiters", ()) for _, pool in pools_of(self.delegate))
 
     def has_perished(self, pool: Any, connection: Any) -> bool:
         """Tell whether an idle connection can't be used any more; it is closed then."""

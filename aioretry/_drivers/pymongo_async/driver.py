@@ -9,7 +9,6 @@ from pymongo.errors import InvalidOperation
 
 from aioretry._drivers.engine.driver import EngineDriver
 from aioretry._drivers.engine.silence import Uses
-from aioretry._drivers.port import AttemptCall, Receiver
 from aioretry._drivers.pymongo_async.calls import AsyncioCalls
 from aioretry._drivers.pymongo_async.ending import TaskSessionEnding
 from aioretry._drivers.pymongo_async.prober import TaskProber
@@ -41,27 +40,6 @@ class AsyncioDriver(EngineDriver):
         super().__init__(calls, name, size, TaskProber(calls), ending, session)
         self._watch = TaskWatch(calls, doubt_after)
         uses.be_told_to(self._watch)
-        self._has_begun = False
-
-    def attempt(
-        self, loop: asyncio.AbstractEventLoop, call: AttemptCall, receiver: Receiver
-    ) -> bool:
-        """Make an attempt; where PyMongo's own operations wait, one in each turn of the loop.
-
-        An attempt is one step of the loop, and a read of PyMongo's some forty, in each of which the
-        next one of those who wait has a pool's lock. Beside dozens of writes in every turn, more
-        reads would come than go.
-        """
-        if self._has_begun or not super().attempt(loop, call, receiver):
-            return False
-        if self._calls.is_crowded():
-            self._has_begun = True
-            loop.call_soon(self._begin_turn, receiver)
-        return True
-
-    def _begin_turn(self, receiver: Receiver) -> None:
-        self._has_begun = False
-        receiver.make_way()
 
     def _own(self, session: object) -> Any:
         """Return PyMongo's session that a session object of the user's is about.

@@ -9,7 +9,7 @@ from pymongo.errors import ConnectionFailure, OperationFailure
 
 from aioretry import deadlines
 from aioretry._drivers.engine.checkup import PATIENCE, is_break
-from aioretry._drivers.engine.entry import Entry
+from aioretry._drivers.engine.entry import Entry, Held
 from aioretry._drivers.engine.idle import doubt_all, is_doubted, trust
 from aioretry._drivers.engine.limits import TimedBody, admitting, has_time
 from aioretry._drivers.engine.steps import NotSentError, Steps, reading_at, shown_as, time_limit
@@ -68,7 +68,12 @@ class TaskJob(ABC):
 
 
 class TaskOpening(TaskJob):
-    """Opens a connection and leaves it to its pool; the event loop takes it from there."""
+    """Opens a connection for the event loop's use.
+
+    It is not left to its pool before: where that is full, others would have it.
+    """
+
+    _held: Held | None = None
 
     def end(self) -> None:
         """End nothing: the connection is of use to others when it is open."""
@@ -82,7 +87,9 @@ class TaskOpening(TaskJob):
         result = await self._open()
         if not self._is_abandoned:
             # In a turn of its own: what comes next is not this task's.
-            self._entry.loop.call_soon(self._entry.dispatch.opened, self._entry, result)
+            self._entry.loop.call_soon(self._entry.dispatch.opened, self._entry, result, self._held)
+        elif self._held is not None:
+            self._calls.check_in(*self._held)
 
     async def _open(self) -> AttemptResult | None:
         call, steps = self._call, self._steps
@@ -90,8 +97,8 @@ class TaskOpening(TaskJob):
             server = steps.driver_server(call)
             call.is_waiting = True  # it may hang there, and the server be deposed meanwhile
             with time_limit(call.deadline, server):
-                async with steps.delegate._checkout(server, None):
-                    pass
+                connection = await steps.delegate._checkout(server, None).__aenter__()
+                self._held = server.pool, connection
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
             return steps.failed(call, exc)
         return None

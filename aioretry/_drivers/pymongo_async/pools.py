@@ -1,6 +1,7 @@
 """The pools of an asynchronous client."""
 
 import asyncio
+import sys
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -10,9 +11,12 @@ from weakref import WeakSet
 from pymongo import errors
 from pymongo.asynchronous.pool import Pool
 
+from aioretry._drivers.engine import private_names
 from aioretry._drivers.engine.silence import Uses, given_up
+from aioretry._drivers.pymongo_async.locks import OpenLock
 
 _CONNECT = Pool.connect.__code__
+_TURNS_TO_TAKE_ONE = 1 if sys.version_info >= (3, 12) else 3
 
 
 class WatchedPool(Pool):
@@ -26,6 +30,11 @@ class WatchedPool(Pool):
 
     def __init__(self, uses: Uses, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not private_names.missing(((self, private_names.OF_WAITING_POOL),)):
+            lock: Any = OpenLock()
+            self.lock = lock
+            self.size_cond = type(self.size_cond)(lock)
+            self._max_connecting_cond = type(self._max_connecting_cond)(lock)
         self._uses = uses
         self.opened: WeakSet[Any] = WeakSet()
         self.breaks = 0
@@ -46,6 +55,14 @@ class WatchedPool(Pool):
         self.opened.add(connection)
         return connection
 
+    async def _get_conn(self, *args: Any, **kwargs: Any) -> Any:
+        # Whoever gives a connection back and asks for the next one in the same step would have it
+        # before those who wait, for ever. PyMongo's lock has had some order in that.
+        if getattr(self.size_cond, "_waiters", None):
+            for _ in range(_TURNS_TO_TAKE_ONE):
+                await asyncio.sleep(0)
+        return await super()._get_conn(*args, **kwargs)
+
     def checkout(self, handler: Any = None) -> Any:
         """Take a connection out for a block."""
         if not self.is_sdam:
@@ -56,7 +73,7 @@ class WatchedPool(Pool):
 def _close_what_it_had(exc: asyncio.CancelledError) -> None:
     """Close what PyMongo was connecting, or had connected: it leaves it to the garbage collector.
 
-    It does so wherever it waits without a handler, also for its own locks after the handshake.
+    It does so wherever it waits without a handler, also for the topology after the handshake.
     """
     for frame, _ in traceback.walk_tb(exc.__traceback__):
         has = frame.f_locals

@@ -22,6 +22,8 @@ LISTED = {
     for names in (
         *(its for _, its in private_names.SENDING),
         private_names.OF_POOL,
+        private_names.OF_WAITING_POOL,
+        private_names.OF_WAITING_TOPOLOGY,
         private_names.OF_CONNECTION,
         private_names.OF_TOPOLOGY,
         private_names.OF_CLIENT,

@@ -1,11 +1,17 @@
 """The pools of an asynchronous client."""
 
+import ast
 import asyncio
+import inspect
 import socket
 from types import SimpleNamespace
 
 import pytest
+from pymongo.asynchronous import pool as pool_module
+from pymongo.lock import Lock
 
+from aioretry import deadlines
+from aioretry._drivers.engine import private_names
 from aioretry.pymongo import AsyncRetryClient
 
 
@@ -20,6 +26,24 @@ def port():
         another.setblocking(False)
         another.connect_ex(address)
         yield address[1]
+
+
+async def pool_of(client):
+    """The pool of a client's only server."""
+    await client.admin.command("ping")
+    return client._topology._servers[await client.address].pool
+
+
+def held(pool):
+    """What a pool counts as in use."""
+    return pool.requests, pool.active_sockets, pool.operation_count
+
+
+def locks(block):
+    """Tell whether a block has the lock of a pool."""
+    names = {"lock", "size_cond", "_max_connecting_cond"}
+    entered = {item.context_expr for item in block.items}
+    return any(isinstance(each, ast.Attribute) and each.attr in names for each in entered)
 
 
 class TestConnecting:
@@ -43,9 +67,8 @@ class TestConnecting:
             await asyncio.wait([finding])
         assert [-1] == [one.fileno() for one in sockets]
 
-    @pytest.mark.parametrize("whose", ["pool", "topology"])
-    async def test_nor_one_that_is_connected(self, whose, replica_set, monkeypatch):
-        """PyMongo waits for locks with a connection that nothing holds but a variable."""
+    async def test_nor_one_that_is_connected(self, replica_set, monkeypatch):
+        """PyMongo waits for the topology with a connection that nothing holds but a variable."""
         loop = asyncio.get_running_loop()
         connect, opened = loop.create_connection, []
 
@@ -57,10 +80,7 @@ class TestConnecting:
             return made
 
         async with AsyncRetryClient(replica_set.uri) as client:
-            await client.admin.command("ping")
-            topology = client._topology
-            pool = topology._servers[await client.address].pool
-            lock = pool.lock if whose == "pool" else topology._lock
+            pool, lock = await pool_of(client), client._topology._lock
             handler = SimpleNamespace(contribute_socket=lambda *_, **__: None, client=client)
             opening = asyncio.create_task(pool.connect(handler))
             monkeypatch.setattr(loop, "create_connection", connect_and_hold)
@@ -72,3 +92,49 @@ class TestConnecting:
             await asyncio.wait([opening])
             assert opening.cancelled()
         assert [True] == [one.is_closing() for one in opened]
+
+
+class TestLock:
+    async def test_nobody_leaves_it_locked(self, replica_set):
+        """Nor is anything left in use: a wait that ends twice, at the same time.
+
+        Until Python 3.12, that left PyMongo's own lock to a task that did not give it back.
+        """
+        uri = f"{replica_set.uri}&maxPoolSize=1"
+        async with AsyncRetryClient(uri) as client, asyncio.timeout(30):
+            pool = await pool_of(client)
+
+            async def wait_in_vain():
+                with deadlines.fresh_timeout(0.02):
+                    async with pool.checkout():
+                        pass
+
+            async with pool.checkout(), pool.lock:
+                waiting = [asyncio.create_task(wait_in_vain()) for _ in range(3)]
+                while len(pool.size_cond._waiters) < len(waiting):
+                    await asyncio.sleep(0)
+                while pool.size_cond._waiters:
+                    await asyncio.sleep(0)
+                for one in waiting:
+                    one.cancel()
+            await asyncio.wait(waiting)
+            async with pool.checkout():
+                assert (1, 1, 1) == held(pool)
+            assert (0, 0, 0) == held(pool)
+
+    async def test_it_is_pymongos_where_that_has_other_names(self, replica_set, monkeypatch):
+        monkeypatch.setattr(private_names, "OF_WAITING_POOL", ("lock", "gone"))
+        async with AsyncRetryClient(replica_set.uri) as client:
+            pool = await pool_of(client)
+            assert isinstance(pool.lock, Lock)
+            await client.things.things.insert_one({})
+
+    def test_nothing_is_awaited_under_it(self):
+        """It keeps nobody from what PyMongo does between two turns of the event loop."""
+        awaited = set()
+        for block in ast.walk(ast.parse(inspect.getsource(pool_module))):
+            if isinstance(block, ast.AsyncWith) and locks(block):
+                inside = (each for each in ast.walk(block) if isinstance(each, ast.Await))
+                awaited |= set(map(ast.unparse, inside))
+        assert awaited
+        assert all(each.startswith("await _async_cond_wait(") for each in awaited), awaited

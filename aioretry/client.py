@@ -90,6 +90,7 @@ class RetryClient(AsyncIOMotorClient[DocumentT]):
         listeners_may_block: bool = False,
         **kwargs: Any,
     ) -> None:
+        """The arguments are described above, with the class."""
         doubt_after = patience("doubt_after", doubt_after)
         fail_fast_after = patience("fail_fast_after", fail_fast_after)
         budget = None if retry_budget is None else positive("retry_budget", retry_budget)

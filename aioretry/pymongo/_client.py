@@ -70,6 +70,7 @@ class AsyncRetryClient(AsyncMongoClient[DocumentT]):
         retry_budget: int | None = None,
         **kwargs: Any,
     ) -> None:
+        """The arguments are described above, with the class."""
         doubt_after = patience("doubt_after", doubt_after)
         fail_fast_after = patience("fail_fast_after", fail_fast_after)
         budget = None if retry_budget is None else positive("retry_budget", retry_budget)

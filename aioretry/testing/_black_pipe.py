@@ -46,17 +46,20 @@ class BlackPipe(Faulty):
             pipe.faults.drop_reply("insert")
 
     With TLS, and with `mongodb+srv`, the proxies speak TLS to the servers by the options of the
-    URI, and clients come to the proxies without; Unix sockets don't work.
+    URI; Unix sockets don't work.
 
     Args:
         uri: where the deployment is. User, database and options are kept, but for those of TLS.
+        client_tls: the server's side of TLS, with a certificate for 127.0.0.1, for clients of the
+            proxies; None for connections without.
 
     Raises:
         ValueError: such a URI doesn't work.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, client_tls: ssl.SSLContext | None = None) -> None:
         self._target_uri = TargetURI(uri)
+        self._client_tls = client_tls
         self._target: Target | None = None
         self._proxies: list[Proxy] = []
         self._members: tuple[PipeMember, ...] = ()
@@ -73,12 +76,17 @@ class BlackPipe(Faulty):
     def uri(self) -> str:
         """The URI for a client that goes through the proxies.
 
+        With `client_tls`, the client is to be told whom to trust, as by `tlsCAFile`.
+
         Raises:
             RuntimeError: it was not started.
         """
         addresses = ",".join(member.address for member in self._started())
         assert self._target is not None  # noqa: S101  # narrows the type
-        return f"mongodb://{self._target_uri.user}{addresses}{self._target.rest}"
+        rest = self._target.rest
+        if self._client_tls is not None:
+            rest += f"{'&' if '?' in rest else '?'}tls=true"
+        return f"mongodb://{self._target_uri.user}{addresses}{rest}"
 
     def start(self) -> None:
         """Find the members and put a proxy before each; blocks.
@@ -97,7 +105,12 @@ class BlackPipe(Faulty):
         servers = _discover(target)
         try:
             for server in servers:
-                proxy = Proxy(*split_address(server), names=names, tls=target.tls)
+                proxy = Proxy(
+                    *split_address(server),
+                    names=names,
+                    tls=target.tls,
+                    client_tls=self._client_tls,
+                )
                 self._proxies.append(proxy)
                 proxy.start()
                 names[server] = proxy.address

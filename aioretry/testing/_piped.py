@@ -1,6 +1,7 @@
 """What a proxy and a fake mongos have in common: a port whose connections faults can strike."""
 
 import asyncio
+import ssl
 from abc import ABC, abstractmethod
 
 from aioretry.testing._conversation import Conversation
@@ -14,12 +15,13 @@ class Piped(ABC):
 
     Args:
         name: the thread's name.
+        tls: how what comes from clients is encrypted; None for not at all.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tls: ssl.SSLContext | None = None) -> None:
         self._fault_list = FaultList(self._lines_changed)
         self._links: Links | None = None  # from the thread's start on
-        self._thread = ListeningThread(name, self._make_service)
+        self._thread = ListeningThread(name, self._make_service, tls)
 
     @property
     def port(self) -> int:

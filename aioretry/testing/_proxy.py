@@ -23,8 +23,9 @@ class Proxy(Piped, Faulty):
         port: where the server listens.
         names: what to call each server (`host:port`) in hello replies; looked at for each reply.
             By default this server alone, by the proxy's address.
-        tls: how to encrypt what goes to the server, and not what comes from clients; None for not
-            at all.
+        tls: how to encrypt what goes to the server; None for not at all.
+        client_tls: the server's side of TLS, with a certificate, for what comes from clients; None
+            for connections without.
     """
 
     def __init__(
@@ -34,8 +35,9 @@ class Proxy(Piped, Faulty):
         *,
         names: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        client_tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__("aioretry-proxy")
+        super().__init__("aioretry-proxy", client_tls)
         self._server = (host, port)
         self._names = names
         self._tls = tls

@@ -14,7 +14,7 @@ from tests import svg
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
-_WIDTH, _LEFT, _RIGHT, _TOP = 600, 215, 60, 44
+_WIDTH, _LEFT, _RIGHT, _TOP = 600, 150, 60, 44
 _BAR, _GAP, _GROUP = 18, 5, 12  # the height of a bar, and what is left free below it and a group
 OURS, TOGETHER, MOTOR, PYMONGO, FLOOR = "#2f6f9f", "#17a2c8", "#c0392b", "#e0a030", "#7f8c8d"
 _PAUSE = "longest time without an acknowledged write"
@@ -114,7 +114,7 @@ def freeze(text: str) -> Chart:
     """The longest pause after the primary froze."""
     found = dict(table(text, "`freeze`, each write within 30 seconds"))
     servers, pauses = found["majority follows it after"], found[_PAUSE]
-    bars = [bar("a majority follows the new primary", servers["aioretry"], FLOOR)]
+    bars = [bar("majority follows it", servers["aioretry"], FLOOR)]
     for name, colour in ("aioretry", OURS), ("Motor", MOTOR), ("AsyncMongoClient", PYMONGO):
         bars.append(bar(name, pauses[name], colour))
     return Chart("A frozen primary: longest time without an acknowledged write", [("", bars)])

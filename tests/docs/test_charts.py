@@ -30,6 +30,14 @@ def test_its_page_shows_it(name: str):
     assert [] == [text for text in figures if text not in page]
 
 
+@pytest.mark.parametrize("name", CHARTS)
+def test_names_fit_beside_their_bars(name: str):
+    """None begins left of the picture, in a font as wide as most are."""
+    for element in ET.parse(DOCS / name).iter("{http://www.w3.org/2000/svg}text"):
+        if element.get("text-anchor") == "end":
+            assert 6.5 * len(element.text or "") < float(element.attrib["x"])
+
+
 def test_the_demo_is_shown_as_on_its_page():
     """What the README and the page about blind retries show of the demo are lines of its table."""
     (whole,) = DEMO.findall((DOCS / "demo.md").read_text())

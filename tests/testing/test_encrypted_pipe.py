@@ -10,8 +10,9 @@ import dns.resolver
 import dns.rrset
 import pymongo
 import pytest
+from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
-from aioretry import RetryClient
+from aioretry import RetryClient, deadline
 from aioretry.testing import BlackPipe, FakeMongoses, ReplicaSet, find_mongod
 from aioretry.testing._target import TargetURI
 from tests.encrypted import certificates, with_tls
@@ -57,6 +58,33 @@ async def test_faults_over_tls(encrypted, folder):
             assert (await things.find_one({"_id": 1}))["text"] == LARGE
             status = await client.admin.command("connectionStatus")
         assert "shop" == status["authInfo"]["authenticatedUsers"][0]["user"]
+
+
+@pytest.mark.server
+async def test_clients_over_tls(encrypted, folder, client_class):
+    """The proxies have a certificate of their own: faults strike as on connections without."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem")
+    async with BlackPipe(uri_of(encrypted), client_tls=context) as pipe:
+        assert pipe.uri.endswith("?replicaSet=rs0&tls=true")
+        trust = {"tlsCAFile": str(folder / "ca.pem")}
+        async with client_class(pipe.uri, **trust, retryReads=False) as client:
+            things = client[f"clients_{client_class.__name__}"].things
+            with pipe.faults.drop_reply("insert"):
+                async with things.operation() as op:
+                    await op.insert_one({"_id": 1, "text": LARGE})
+            assert 2 == len(op.attempts)
+            assert (await things.find_one({"_id": 1}))["text"] == LARGE
+            with pipe.faults.refuse_connections() as refused, pipe.faults.truncate_reply(9, "find"):
+                with pytest.raises(AutoReconnect):
+                    await things.find_one()
+                await refused.wait_until_fired()
+            async with deadline(20.0):
+                assert {"_id": 1} == await things.find_one(projection=["_id"])
+        plain = pipe.uri.replace("&tls=true", "")
+        with pymongo.MongoClient(plain, serverSelectionTimeoutMS=500) as client:
+            with pytest.raises(ServerSelectionTimeoutError):
+                client.admin.command("ping")
 
 
 @pytest.mark.server

@@ -117,20 +117,22 @@ class Service:
         self._connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def __aenter__(self) -> Self:
-        process = await asyncio.create_subprocess_exec(*self._command)
-        self._stack.push_async_callback(process.wait)
-        self._stack.callback(_end, process)
-        async with asyncio.timeout(_PATIENCE):
-            while len(self._connections) < self._count:
-                if process.returncode is not None:
-                    raise ChildProcessError(f"{self._command} has ended")
-                try:
-                    reader, writer = await asyncio.open_unix_connection(self._socket)
-                except (FileNotFoundError, ConnectionRefusedError):  # it does not listen yet
-                    await asyncio.sleep(0.05)
-                else:
-                    self._stack.callback(writer.close)
-                    self._connections.append((reader, writer))
+        async with AsyncExitStack() as stack:
+            process = await asyncio.create_subprocess_exec(*self._command)
+            stack.push_async_callback(process.wait)
+            stack.callback(_end, process)
+            async with asyncio.timeout(_PATIENCE):
+                while len(self._connections) < self._count:
+                    if process.returncode is not None:
+                        raise ChildProcessError(f"{self._command} has ended")
+                    try:
+                        reader, writer = await asyncio.open_unix_connection(self._socket)
+                    except (FileNotFoundError, ConnectionRefusedError):  # it does not listen yet
+                        await asyncio.sleep(0.05)
+                    else:
+                        stack.callback(writer.close)
+                        self._connections.append((reader, writer))
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 AT_ONCE ?= 6
 
 .PHONY: help demo quick test test-long test-all test-installed check pytest matrix \
-	bench bench-bulk bench-imports bench-proxy bench-failovers bench-storms bench-streams load chaos simulate docs format clean
+	bench bench-bulk bench-imports bench-sizes bench-service bench-proxy bench-failovers bench-storms bench-streams load chaos simulate docs format clean
 
 help:
 	@echo "make demo         watch writes survive failovers on a real replica set"
@@ -28,6 +28,8 @@ help:
 	@echo "                  ARGS=--costs, --storm, --memory, --soak measure something else"
 	@echo "make bench-imports  what an import costs, beside the driver's (1 minute)"
 	@echo "make bench-bulk   insert_many and bulk_write beside Motor or AsyncMongoClient"
+	@echo "make bench-sizes  CPU time and stalls by the size of documents, beside both (5 minutes)"
+	@echo "make bench-service  a watched service of FastAPI on each client (2 minutes)"
 	@echo "make bench-proxy  what the test kit's proxy costs an operation"
 	@echo "make bench-failovers  what a failover costs, beside both; ARGS=freeze, rolling, ..."
 	@echo "make bench-storms  what the next primary meets after an outage, by a model (5 minutes)"
@@ -99,6 +101,12 @@ bench-bulk: $(STAMP)
 
 bench-imports: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.imports $(ARGS)
+
+bench-sizes: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.sizes $(ARGS)
+
+bench-service: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.service $(ARGS)
 
 bench-proxy: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.proxy $(ARGS)

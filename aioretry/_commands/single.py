@@ -169,12 +169,13 @@ class UpdateOrReplace:
     def may_travel(self) -> bool:
         """Whether it can be a statement of a command of several."""
         options = (self.collation, self.hint, self.let, self.sort, self.comment)
-        is_plain = self.bypass_document_validation is None and not any(map(_is_given, options))
+        if self.bypass_document_validation is not None or any(map(_is_given, options)):
+            return False
         # Of a pipeline, or of other filters, a server may refuse the whole command.
-        filters = self.array_filters or ()
-        is_parsed = isinstance(self.update, Mapping) and isinstance(filters, list | tuple)
-        is_parsed = is_parsed and all(isinstance(each, Mapping) for each in filters)
-        return is_plain and is_parsed and _is_by_id(self.filter)
+        filters = self.array_filters
+        if filters and not (isinstance(filters, list | tuple) and all(map(_is_mapping, filters))):
+            return False
+        return _is_mapping(self.update) and _is_by_id(self.filter)
 
     @property
     def apart(self) -> "Apart | None":
@@ -393,6 +394,10 @@ def _set(document: dict[str, Any], **values: Any) -> None:
 
 def _is_given(option: object) -> bool:
     return option is not None
+
+
+def _is_mapping(value: object) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # an abstract class takes its time
 
 
 def _is_by_id(filter: object) -> bool:

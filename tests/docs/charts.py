@@ -98,18 +98,6 @@ def throughput(text: str) -> Chart:
     )
 
 
-def storm(text: str) -> Chart:
-    """What is left of the throughput when one reply of ten is lost."""
-    groups: list[tuple[str, list[Bar]]] = []
-    colours = {"aioretry": OURS, "the floor": FLOOR, "Motor": MOTOR}
-    for row, cells in table(text, "| | storm by calm |"):
-        name, _, heading = row.partition(", ")
-        if heading:
-            groups.append((heading, []))
-        groups[-1][1].append(bar(name, cells["storm by calm"], colours[name]))
-    return Chart("One reply of ten is lost: throughput, calm = 1", groups)
-
-
 def freeze(text: str) -> Chart:
     """The longest pause after the primary froze."""
     found = dict(table(text, "`freeze`, each write within 30 seconds"))
@@ -132,7 +120,6 @@ def blind(text: str) -> Chart:
 
 CHARTS: Mapping[str, tuple[str, Callable[[str], Chart]]] = {
     "performance-throughput.svg": ("performance.md", throughput),
-    "performance-storm.svg": ("performance.md", storm),
     "failovers-freeze.svg": ("failovers.md", freeze),
     "why-blind-retries.svg": ("why-blind-retries.md", blind),
 }

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.docs.charts import CHARTS, DOCS, bar, drawn, storm, table
+from tests.docs.charts import CHARTS, DOCS, bar, drawn, table
 from tests.docs.snippets import ROOT
 
 DEMO = re.compile(r"^<!-- demo table -->\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -62,15 +62,6 @@ def test_table():
     """A table is found by a text before it."""
     text = "one\n\n| | a | b |\n|---|---|---|\n| `x` | 1 | 2 |\n\n| other |\n"
     assert [("x", {"a": "1", "b": "2"})] == table(text, "one")
-
-
-def test_every_row_of_the_storm_is_drawn():
-    """Rows of one name are told apart by the group that they stand in."""
-    page = (DOCS / "performance.md").read_text()
-    rows = [cells["storm by calm"] for _, cells in table(page, "| | storm by calm |")]
-    drawn_bars = [one for _, group in storm(page).groups for one in group]
-    assert 6 == len(rows)
-    assert [row.partition(" (")[0] for row in rows] == [one.shown for one in drawn_bars]
 
 
 def _parts(cell: str) -> tuple[float, tuple[float, float] | None, str]:

@@ -4,7 +4,7 @@ It costs no thread and no switch to one, which is most of what a small write cos
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pymongo import helpers_shared, message
@@ -23,7 +23,7 @@ from aioretry._drivers.engine.connections import Connections
 from aioretry._drivers.engine.entry import Entry
 from aioretry._drivers.engine.idle import close_doubted, doubt_all, is_doubted, trust
 from aioretry._drivers.engine.listening import ShownCommand
-from aioretry._drivers.engine.messages import ping, reply_in
+from aioretry._drivers.engine.messages import ping, reply_in, request_of
 from aioretry._drivers.engine.sessions import LoopSession
 from aioretry._drivers.engine.steps import NotSentError, Steps, preference_at
 from aioretry._drivers.port import AttemptResult, Expired, Replied
@@ -108,11 +108,11 @@ class LoopAttempt:
             _let_through(exc)
         return True
 
-    def answer(self, data: bytes) -> None:
+    def answer(self, data: bytes | memoryview) -> None:
         """Take the reply."""
         self._entry.context.run(self._take, data)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, data: bytes | memoryview) -> None:
         command, held = self._call.command, self._held()
         connection = held.connection
         try:
@@ -243,7 +243,7 @@ class LoopAttempt:
 
     def _stamped(
         self, session: LoopSession, body: dict[str, Any], connection: Any
-    ) -> tuple[int, bytes]:
+    ) -> tuple[int, Sequence[bytes]]:
         """Return what is to be sent now of a command that has its session."""
         call = self._call
         reading = call.command.reading
@@ -273,10 +273,10 @@ class LoopAttempt:
         elif connection.opts.socket_timeout:
             self._timer = self._loop.call_later(connection.opts.socket_timeout, self.time_out)
 
-    def _encode(self, body: dict[str, Any], connection: Any) -> tuple[int, bytes]:
+    def _encode(self, body: dict[str, Any], connection: Any) -> tuple[int, Sequence[bytes]]:
         command = self._call.command
-        request_id, data, size, _ = message._op_msg(
-            0, body, command.database, preference_at(self._call), command.codec_options
+        request_id, data, size = request_of(
+            body, command.database, preference_at(self._call), command.codec_options
         )
         # A bulk operation has looked at its documents one by one, and its commands may be as large
         # as a message.
@@ -358,7 +358,7 @@ class _Asked:
     def __init__(self, attempt: LoopAttempt) -> None:
         self._attempt = attempt
 
-    def answer(self, data: bytes) -> None:  # noqa: ARG002
+    def answer(self, data: bytes | memoryview) -> None:  # noqa: ARG002
         self._attempt.hear_whether_open(True)
 
     def fail(self, error: Exception) -> None:  # noqa: ARG002

@@ -5,7 +5,7 @@ import struct
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from pymongo import errors, message
@@ -14,12 +14,13 @@ from pymongo.errors import ProtocolError
 from aioretry._drivers.engine.calls import ClientCalls
 
 _HEADER = struct.Struct("<iiii")  # length, request id, the id that it answers, operation code
+_MOST_AT_ONCE = 1024 * 1024
 
 
 class Receiver(Protocol):
     """Who waits for what comes over a connection."""
 
-    def answer(self, data: bytes) -> None:
+    def answer(self, data: bytes | memoryview) -> None:
         """Take the reply, with its header."""
         ...
 
@@ -40,11 +41,13 @@ class LoopConnection(ABC):
 
     __slots__ = (
         "__weakref__",
-        "_buffer",
+        "_begun",
         "_calls",
+        "_filled",
         "_interrupt",
         "_loop",
         "_receiver",
+        "_reply",
         "_request_id",
         "connection",
         "heard",
@@ -63,7 +66,9 @@ class LoopConnection(ABC):
         self._calls = calls
         self._receiver: Receiver | None = None
         self._request_id = 0
-        self._buffer: bytearray | None = None
+        self._begun = b""  # of a reply's header
+        self._reply: memoryview | None = None  # that is too long to come at once
+        self._filled = 0
         self.heard = float("-inf")
         """When something came last, in seconds of the monotonic clock."""
 
@@ -89,20 +94,25 @@ class LoopConnection(ABC):
         return self._receiver is not None
 
     def send(
-        self, request_id: int, data: bytes, receiver: Receiver, *, leaves_doubt: bool = True
+        self,
+        request_id: int,
+        data: Sequence[bytes],
+        receiver: Receiver,
+        *,
+        leaves_doubt: bool = True,
     ) -> None:
         """Send a message, and have its reply received.
 
         Args:
             request_id: The message's.
-            data: The message.
+            data: The message, in parts.
             receiver: Who waits for the reply.
             leaves_doubt: Whether it is a write that must not be given up lightly.
         """
         self.leaves_doubt = leaves_doubt
         self._request_id = request_id
         self._receiver = receiver
-        self._buffer = None  # of what was asked before
+        self._forget()  # what was asked before
         self._write(data)
 
     def close(self) -> None:
@@ -121,7 +131,7 @@ class LoopConnection(ABC):
     def rest(self) -> None:
         """Take what comes, if anything, for the connection's end."""
         self._receiver = None
-        self._buffer = None
+        self._forget()
         self.leaves_doubt = False
 
     def give_back(self) -> None:
@@ -137,7 +147,7 @@ class LoopConnection(ABC):
         self._calls.check_in(self.pool, connection)
 
     @abstractmethod
-    def _write(self, data: bytes) -> None:
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         """Write a message; what does not go out at once goes later."""
 
     @abstractmethod
@@ -152,28 +162,55 @@ class LoopConnection(ABC):
     def _make_ready(self, connection: Any) -> None:
         """Leave PyMongo's connection as PyMongo uses it."""
 
-    def _hear(self, data: bytes | bytearray) -> None:
-        """Take what has come."""
-        if not data or self._receiver is None:
+    def _forget(self) -> None:
+        self._begun, self._reply = b"", None
+
+    def _space(self) -> memoryview | None:
+        """Return where the rest of a reply goes whose beginning has come; None if none has."""
+        if self._reply is None:
+            return None
+        return self._reply[self._filled : self._filled + _MOST_AT_ONCE]
+
+    def _hear_more(self, count: int) -> None:
+        """Take so many bytes that have come into that space."""
+        reply, receiver = self._reply, self._receiver
+        if not count or reply is None or receiver is None:
             self._fail(OSError("connection closed"))
             return
         self.heard = time.monotonic()
-        buffer = self._buffer
-        if buffer is not None:
-            buffer += data
-            data = buffer
+        self._filled += count
+        if self._filled == len(reply):
+            self._reply = None
+            self._answer(receiver, reply)
+
+    def _hear(self, data: bytes) -> None:
+        """Take what has come."""
+        receiver = self._receiver
+        if not data or receiver is None:
+            self._fail(OSError("connection closed"))
+            return
+        self.heard = time.monotonic()
+        if self._begun:
+            data = self._begun + data
         try:
-            is_whole = self._is_whole(data)
+            length = self._length_in(data)
         except ProtocolError as exc:
             self.close()
-            self._receiver.fail(exc)
+            receiver.fail(exc)
             return
-        if is_whole:
-            if self._is_writing():
-                self.close()  # half a message was sent
-            self._receiver.answer(bytes(data))
-        elif buffer is None:
-            self._buffer = bytearray(data)
+        if length == len(data):
+            self._answer(receiver, data)
+        elif not length:
+            self._begun = data
+        else:
+            # What is large is not copied, but for what is here already.
+            self._reply, self._filled = memoryview(bytearray(length)), len(data)
+            self._reply[: self._filled] = data
+
+    def _answer(self, receiver: Receiver, data: bytes | memoryview) -> None:
+        if self._is_writing():
+            self.close()  # half a message was sent
+        receiver.answer(data)
 
     def _fail(self, error: Exception) -> None:
         if self.connection is None:
@@ -185,9 +222,14 @@ class LoopConnection(ABC):
     def _cancel(self) -> None:
         self._fail(errors._OperationCancelled("operation cancelled"))
 
-    def _is_whole(self, data: bytes | bytearray) -> bool:
+    def _length_in(self, data: bytes) -> int:
+        """Return how long the reply is whose beginning this is, or 0 if it does not say that yet.
+
+        Raises:
+            ProtocolError: It is not the one that is awaited.
+        """
         if len(data) < _HEADER.size:
-            return False
+            return 0
         length, _, answered, code = _HEADER.unpack_from(data)
         if answered != self._request_id:
             raise ProtocolError(f"Got response id {answered!r} but expected {self._request_id!r}")
@@ -199,7 +241,7 @@ class LoopConnection(ABC):
                 f"Message length ({length!r}) is not larger than a header ({_HEADER.size}), larger "
                 f"than the server's largest ({most!r}), or less than what came ({len(data)})"
             )
-        return bool(len(data) == length)
+        return int(length)
 
 
 class _Interrupt:

@@ -1,6 +1,6 @@
 """What PyMongo makes of documents, requests and errors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -15,6 +15,9 @@ from aioretry._commands.encoded import EncodedDocuments
 _BEFORE_DOCUMENTS = 16 + 4 + 6 + 7
 # In a reply: its flags, the kind of its only section, and how large the document in that is.
 _SECTION = Struct("<IBi")
+_SECTIONS = {"insert": "documents", "update": "updates", "delete": "deletes"}
+_LARGE = 64 * 1024  # to copy less costs no more than to send it apart
+_int32 = Struct("<i").pack
 _HEADER_SIZE = 16
 _BEFORE_BODY = _HEADER_SIZE + 5
 
@@ -32,8 +35,34 @@ def encode_documents(
     return EncodedDocuments(sent[_BEFORE_DOCUMENTS:], len(documents), largest)
 
 
+def request_of(
+    body: dict[str, Any], database: str, preference: Any, codec_options: CodecOptions[Any]
+) -> tuple[int, Sequence[bytes], int]:
+    """Return a command's request id, its message, and its size in bytes.
+
+    The message is in two parts if it holds much that is encoded already, which is not copied.
+    """
+    section = _SECTIONS.get(next(iter(body)))
+    documents: Sequence[Any] = () if section is None else body[section]
+    raw = getattr(documents[0], "raw", b"") if len(documents) == 1 else b""
+    if section is None or len(raw) < _LARGE:
+        request_id, data, size, _ = message._op_msg(0, body, database, preference, codec_options)
+        return request_id, (data,), size
+    del body[section]
+    try:
+        request_id, data, size, _ = message._op_msg(0, body, database, preference, codec_options)
+    finally:
+        body[section] = documents
+    name = section.encode() + b"\0"
+    more = 4 + len(name) + len(raw)
+    head = _int32(len(data) + 1 + more) + data[4:] + b"\1" + _int32(more) + name
+    return request_id, (head, raw), size + more
+
+
 def reply_in(
-    data: bytes, codec_options: CodecOptions[Any], user_fields: Mapping[str, Any] | None
+    data: bytes | memoryview,
+    codec_options: CodecOptions[Any],
+    user_fields: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return the document in a reply, which has its header still.
 
@@ -49,11 +78,11 @@ def reply_in(
     return reply
 
 
-def ping(connection: Any) -> tuple[int, bytes]:
+def ping(connection: Any) -> tuple[int, Sequence[bytes]]:
     """Return the request id and the message that ask over a connection for a sign of life."""
     body: dict[str, Any] = {"ping": 1, "$db": "admin"}
     connection.add_server_api(body)
-    request_id, data, _, _ = message._op_msg(0, body, "admin", None, DEFAULT_CODEC_OPTIONS)
+    request_id, data, _ = request_of(body, "admin", None, DEFAULT_CODEC_OPTIONS)
     return request_id, data
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import ssl
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from aioretry._drivers.engine.calls import ClientCalls
@@ -14,7 +15,6 @@ from aioretry._drivers.engine.connections import Connections
 from aioretry.deadlines import detached
 
 _READ_SIZE = 64 * 1024
-_LARGE_READ_SIZE = 1024 * 1024
 
 
 class SocketConnection(LoopConnection):
@@ -95,23 +95,25 @@ class SocketConnection(LoopConnection):
     def _is_writing(self) -> bool:
         return self._is_waiting_to_write
 
-    def _write(self, data: bytes | memoryview) -> None:
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         if self._descriptor < 0:
             return
-        rest = data
-        try:
-            count = self._socket.send(data, self._flags)
-            rest = memoryview(data)[count:] if count < len(data) else b""
-        except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError):
-            pass
-        except OSError as exc:
-            # Whoever sends is not ready for it.
-            self._loop.call_soon(self._fail, exc)
-            return
-        if rest:
-            self._is_waiting_to_write = True
-            self._loop.add_writer(self._descriptor, self._write, rest)
-        elif self._is_waiting_to_write:
+        for number, part in enumerate(parts, 1):
+            count = 0
+            try:
+                count = self._socket.send(part, self._flags)
+            except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError):
+                pass
+            except OSError as exc:
+                # Whoever sends is not ready for it.
+                self._loop.call_soon(self._fail, exc)
+                return
+            if count < len(part):
+                self._is_waiting_to_write = True
+                rest = [memoryview(part)[count:], *parts[number:]]
+                self._loop.add_writer(self._descriptor, self._write, rest)
+                return
+        if self._is_waiting_to_write:
             self._is_waiting_to_write = False
             self._loop.remove_writer(self._descriptor)
 
@@ -122,15 +124,21 @@ class SocketConnection(LoopConnection):
             self._read()
 
     def _read(self) -> None:
-        size = _READ_SIZE if self._buffer is None else _LARGE_READ_SIZE
+        space = self._space()
         try:
-            data = self._socket.recv(size, self._flags)
+            if space is None:
+                data, count = self._socket.recv(_READ_SIZE, self._flags), 0
+            else:
+                data, count = b"", self._socket.recv_into(space, 0, self._flags)
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             return
         except OSError as exc:
             self._fail(exc)
             return
-        self._hear(data)
+        if space is None:
+            self._hear(data)
+        else:
+            self._hear_more(count)
 
 
 class SocketConnections(Connections):

@@ -1,6 +1,7 @@
 """A connection of an asynchronous client, over whose transport an event loop sends and receives."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from pymongo import pool_shared
@@ -26,7 +27,7 @@ class TransportConnection(LoopConnection, asyncio.BufferedProtocol):
         space: What is read goes there first; shared, since nothing stays in it.
     """
 
-    __slots__ = ("_is_ours", "_protocol", "_space", "_transport")
+    __slots__ = ("_is_ours", "_protocol", "_shared", "_transport")
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class TransportConnection(LoopConnection, asyncio.BufferedProtocol):
         space: memoryview,
     ) -> None:
         super().__init__(loop, calls, pool, connection)
-        self._space = space
+        self._shared = space
         self._transport, self._protocol = connection.conn.conn
         self._is_ours = True
         self._transport.set_protocol(self)
@@ -47,11 +48,15 @@ class TransportConnection(LoopConnection, asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Say where what is read goes."""
-        return self._space
+        space = self._space()
+        return self._shared if space is None else space
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was read."""
-        self._hear(bytes(self._space[:nbytes]))
+        if self._reply is None:
+            self._hear(bytes(self._shared[:nbytes]))
+        else:
+            self._hear_more(nbytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take the connection's end."""
@@ -90,14 +95,15 @@ class TransportConnection(LoopConnection, asyncio.BufferedProtocol):
     def _is_writing(self) -> bool:
         return bool(self._transport.get_write_buffer_size())
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         if not self._is_ours:
             return
         if self._transport.is_closing():
             # Whoever sends is not ready for it.
             self._loop.call_soon(self._fail, OSError("connection closed"))
         else:
-            self._transport.write(data)
+            for part in parts:
+                self._transport.write(part)
 
 
 class TransportConnections(Connections):

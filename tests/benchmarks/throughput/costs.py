@@ -92,6 +92,7 @@ async def measure_costs(options: argparse.Namespace, say: Say) -> Costs:
         make(OURS, servers.uri, w, event_listeners=[_Listener()]) as listening,
         make(OURS, servers.uri, w, hooks=[_hook]) as hooked,
         make(OURS, servers.uri, w, hooks=[every_event(_follow)]) as followed,
+        make(OURS, servers.uri, "majority") as certain,
     ):
         kinds: dict[str, tuple[Any, Callable[[Any, int], Call]]] = {
             PLAIN: (client, _plain),
@@ -102,6 +103,8 @@ async def measure_costs(options: argparse.Namespace, say: Say) -> Costs:
             "deadline() around each": (client, _within_deadline),
             "pymongo.timeout() around each": (client, _within_timeout),
             "collection.operation() around each": (client, _within_operation),
+            "w: majority": (certain, _plain),
+            "w: majority, deadline() around each": (certain, _within_deadline),
         }
         for writers in options.writers:
             say(f"costs, w: {w}, {writers} at once ...")

@@ -86,16 +86,40 @@ async def test_a_reply_in_pieces_leaves_nothing_for_the_next(ends):
     own, peer = ends
     held = SocketConnection(asyncio.get_running_loop(), CALLS, Pool(), Connection(own))
     first, second = Receiver(), Receiver()
-    held.send(1, b"ping", first)
+    held.send(1, [b"ping"], first)
     whole = reply(1)
-    peer.send(whole[:10])
-    while held._buffer is None:
-        await asyncio.sleep(0)
-    peer.send(whole[10:])
+    heard = held.heard
+    for part in (whole[:10], whole[10:17], whole[17:]):  # of its header, and behind it
+        peer.send(part)
+        while held.heard == heard:
+            await asyncio.sleep(0)
+        heard = held.heard
     assert b"reply" == await first.came
-    held.send(2, b"write", second)
+    held.send(2, [b"write"], second)
     peer.send(reply(2, b"another"))
     assert b"another" == await second.came
+    held.give_back()
+
+
+async def test_a_large_message_goes_in_pieces(ends):
+    """Each part of it behind the other, however little room there is; so does its answer come."""
+    own, peer = ends
+    loop = asyncio.get_running_loop()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    peer.setblocking(False)
+    held, receiver = SocketConnection(loop, CALLS, Pool(), Connection(own)), Receiver()
+    parts = [b"a" * 100_000, b"b" * 3_000_000, b"c" * 10]
+    held.send(1, parts, receiver)
+    assert held._is_writing()
+    came = bytearray()
+    while len(came) < sum(map(len, parts)):
+        came += await loop.sock_recv(peer, 70_000)
+    assert b"".join(parts) == came
+    while held._is_writing():
+        await asyncio.sleep(0)
+    text = bytes(range(256)) * 10_000
+    await loop.sock_sendall(peer, reply(1, text))
+    assert text == bytes(await receiver.came)
     held.give_back()
 
 
@@ -123,7 +147,7 @@ async def test_a_number_that_somebody_else_watches(ends, kind):
             pytest.skip(f"number {number} is taken")
     receiver = Receiver()
     held = SocketConnection(loop, CALLS, Pool(), Connection(moved))
-    held.send(1, b"write", receiver)
+    held.send(1, [b"write"], receiver)
     peer.send(reply(1))
     assert b"reply" == await receiver.came
     held.give_back()

@@ -98,6 +98,13 @@ async def test_the_servers_order(client, outbox, stored):
     assert len(stored.distinct("at")) == 9
 
 
+async def test_the_oldest_first(outbox, stored):
+    """Whatever order the server finds them in, with its index or without."""
+    entry = {"state": "pending", "key": "k", "kind": "tell", "payload": {}, "attempts": 0}
+    stored.insert_many([{**entry, "_id": str(n), "at": Timestamp(n, 0)} for n in (2, 3, 1)])
+    assert [one.id for one in (await outbox.pending([], 10))["k"]] == ["1", "2", "3"]
+
+
 async def test_what_is_kept(outbox, collection, plain):
     """The server removes what was delivered, after a time that may be changed."""
     for seconds in 60, 3600:

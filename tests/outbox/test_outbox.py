@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 from bson import Timestamp
-from pymongo.errors import InvalidOperation
+from pymongo.errors import InvalidOperation, OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, outcome_of, transaction
@@ -114,6 +114,24 @@ async def test_what_is_kept(outbox, collection, plain):
         indexes = plain[collection.database.name][collection.name].index_information()
         (index,) = [each for each in indexes.values() if each["key"] == [("delivered", 1)]]
         assert index["expireAfterSeconds"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("state_1_at_1_key_1", {"sparse": True}),
+        ("mine", {"partialFilterExpression": {"state": "pending"}}),
+    ],
+)
+async def test_another_index_is_in_the_way(outbox, stored, name, options):
+    """The error says which, and what to do; that helps."""
+    stored.create_index([("state", 1), ("at", 1), ("key", 1)], name=name, **options)
+    with pytest.raises(OperationFailure, match=name) as caught:
+        await outbox.prepare()
+    (note,) = caught.value.__notes__
+    assert note == f"drop the existing index of {outbox.full_name}, and this makes its own"
+    stored.drop_index(name)
+    await outbox.prepare()
 
 
 async def test_what_is_read(outbox, stored):

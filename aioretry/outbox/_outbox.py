@@ -182,7 +182,8 @@ class Outbox:
                 await self._entries.create_index(index, partialFilterExpression={"state": state})
         except OperationFailure as exc:
             if exc.code in {_OTHER_OPTIONS, _SAME_NAME}:
-                exc.add_note(f"drop the existing index of {self.full_name}, and this makes its own")
+                which = f"{self.full_name} on {', '.join(fields)}"
+                exc.add_note(f"drop the existing index of {which}: this makes its own")
             raise
         seconds = self._keep_seconds
         try:

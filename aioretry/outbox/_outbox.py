@@ -25,7 +25,7 @@ from aioretry.streams._leases import MAJORITY
 _PENDING: Final = "pending"
 _DELIVERED: Final = "delivered"
 _DEAD: Final = "dead"
-_OTHER_OPTIONS = 85
+_OTHER_OPTIONS, _SAME_NAME = 85, 86
 _WEEK = 7 * 86_400.0
 _MOST_COUNTED = 100_000
 _MOST_TEXT = 1000
@@ -171,13 +171,20 @@ class Outbox:
         """Make the collection's indexes; :meth:`Relay.run` does so, too.
 
         Raises:
-            PyMongoError: What ``create_index`` raises.
+            PyMongoError: What ``create_index`` raises; if another index is in the way, a note says
+                what to do.
         """
         # By time; with the key, so that those that are passed over are not read. An entry is in one
         # index at a time, beside that of the ids: each costs writes on every member.
-        for state, fields in (_PENDING, ("state", "at", "key")), (_DEAD, ("state", "at")):
-            index = [(field, 1) for field in fields]
-            await self._entries.create_index(index, partialFilterExpression={"state": state})
+        try:
+            for state, fields in (_PENDING, ("state", "at", "key")), (_DEAD, ("state", "at")):
+                index = [(field, 1) for field in fields]
+                await self._entries.create_index(index, partialFilterExpression={"state": state})
+        except OperationFailure as exc:
+            if exc.code in {_OTHER_OPTIONS, _SAME_NAME}:
+                which = f"{self.full_name} on {', '.join(fields)}"
+                exc.add_note(f"drop the existing index of {which}: this makes its own")
+            raise
         seconds = self._keep_seconds
         try:
             await self._entries.create_index("delivered", expireAfterSeconds=seconds, sparse=True)

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 from bson import Timestamp
-from pymongo.errors import InvalidOperation
+from pymongo.errors import InvalidOperation, OperationFailure
 from pymongo.write_concern import WriteConcern
 
 from aioretry import Outcome, outcome_of, transaction
@@ -98,6 +98,13 @@ async def test_the_servers_order(client, outbox, stored):
     assert len(stored.distinct("at")) == 9
 
 
+async def test_the_oldest_first(outbox, stored):
+    """Whatever order the server finds them in, with its index or without."""
+    entry = {"state": "pending", "key": "k", "kind": "tell", "payload": {}, "attempts": 0}
+    stored.insert_many([{**entry, "_id": str(n), "at": Timestamp(n, 0)} for n in (2, 3, 1)])
+    assert [one.id for one in (await outbox.pending([], 10))["k"]] == ["1", "2", "3"]
+
+
 async def test_what_is_kept(outbox, collection, plain):
     """The server removes what was delivered, after a time that may be changed."""
     for seconds in 60, 3600:
@@ -107,6 +114,25 @@ async def test_what_is_kept(outbox, collection, plain):
         indexes = plain[collection.database.name][collection.name].index_information()
         (index,) = [each for each in indexes.values() if each["key"] == [("delivered", 1)]]
         assert index["expireAfterSeconds"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("state_1_at_1_key_1", {"sparse": True}),
+        ("mine", {"partialFilterExpression": {"state": "pending"}}),
+    ],
+)
+async def test_another_index_is_in_the_way(outbox, stored, name, options):
+    """The error says which, and what to do; that helps."""
+    stored.create_index([("state", 1), ("at", 1), ("key", 1)], name=name, **options)
+    with pytest.raises(OperationFailure) as caught:
+        await outbox.prepare()
+    (note,) = caught.value.__notes__
+    which = f"the existing index of {outbox.full_name} on state, at, key"
+    assert note == f"drop {which}: this makes its own"
+    stored.drop_index(name)
+    await outbox.prepare()
 
 
 async def test_what_is_read(outbox, stored):

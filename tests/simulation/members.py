@@ -115,7 +115,7 @@ class Member:
         self._set = replica_set
         self.oplog: list[Entry] = []
         self.state = State()
-        self.transactions = Transactions(replica_set.version, self._expect_end)
+        self.transactions = Transactions(replica_set.version, self._expect_end, replica_set.tick)
         self.held_up: list[_HeldUp] = []
         """What waits for the end of a transaction, or for what it has to see, oldest first."""
 
@@ -227,6 +227,7 @@ class Member:
             self.state,
             self.append,
             self._set.clocks.wall(),
+            self._set.tick,
             self.transactions.are_barring,
             lambda: request.max_time is not None and loop.time() >= began + request.max_time,
         )
@@ -270,7 +271,8 @@ class Member:
         while after is not None and self.last < (after.time, after.inc):
             yield True
         is_of_majority = command.concern.get("level") == "majority"
-        return answer_to(command, self.committed if is_of_majority else self.state.documents)
+        seen = self.committed if is_of_majority else self.state.documents
+        return answer_to(command, seen, self._set.clocks.wall())
 
     def committed(self, collection: str) -> Documents:
         """Return the documents of a collection that a majority has, as far as this one has them."""

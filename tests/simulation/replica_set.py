@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
+from bson.timestamp import Timestamp
+
 from tests.simulation.commands import INTERRUPTED, STEPPED_DOWN, Command
 from tests.simulation.members import Belated, Member
 from tests.simulation.state import REMEMBERED_FOR, Entry
@@ -64,6 +66,7 @@ class ReplicaSet:
         self.elected_at = 0.0
         """When the latest primary was elected, in seconds."""
 
+        self._ticks = 0
         self._elect()
         loop.call_later(_REAPED_EVERY, self._reap)
 
@@ -78,6 +81,11 @@ class ReplicaSet:
         voters = [member for member in self.members if member.votes]
         latest = max((member.seen_term for member in voters), default=0)
         return next((one for one in voters if one.is_primary and one.term >= latest), None)
+
+    def tick(self) -> Timestamp:
+        """Return the next time that documents have of the servers: it only grows."""
+        self._ticks += 1
+        return Timestamp(1, self._ticks)
 
     def seen_sessions(self, command: Command) -> None:
         """Note the session of a command."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Container, Generator, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from bson.timestamp import Timestamp
+
 from tests.simulation.commands import (
     DUPLICATE_KEY,
     INCOMPLETE_HISTORY,
@@ -17,6 +19,7 @@ from tests.simulation.commands import (
     StatementError,
     error_of,
 )
+from tests.simulation.language import NO_TIME, changes, is_match, key_of, updated
 
 FIRST_TELLING = (6, 0)
 """From this version on a reply says what is known from before."""
@@ -140,6 +143,7 @@ class Execution:
         state: What the primary stores; it is changed through entries only.
         append: Adds an entry to the oplog, which applies it.
         at: The server's time.
+        tick: Returns the next time that documents have of it.
         is_locked: Tells whether a transaction that is open bars who would write a document.
         is_late: Tells whether its time is over.
     """
@@ -150,6 +154,7 @@ class Execution:
         state: State,
         append: Callable[..., None],
         at: float,
+        tick: Callable[[], Timestamp],
         is_locked: Callable[..., bool] = lambda *_, **__: False,
         is_late: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -157,6 +162,7 @@ class Execution:
         self._state = state
         self._append = append
         self._at = at
+        self._tick = tick
         self._is_locked = is_locked
         self._is_late = is_late
 
@@ -252,19 +258,23 @@ class Execution:
         if known is not None:
             told = {"retriedStmtId": 0} if self._version >= FIRST_TELLING else {}
             return {"ok": 1.0, **known, **told}
-        key = command.body["query"]["_id"]
+        query = command.body["query"]
+        key = key_of(query["_id"])
         upserts = bool(command.body.get("upsert"))
         while self._is_locked(command.collection, key):
             if not upserts and key not in self.documents(command.collection):
                 break  # it finds nothing
             yield from self._wait(command, key, upserts=upserts)
         before = self.documents(command.collection).get(key)
+        if before is not None and not is_match(before, query, self._at):
+            before = None  # nobody here upserts by more than an id
         after, is_changed = before, False
         if command.body.get("remove"):
             after, is_changed = None, before is not None
         elif before is not None or command.body.get("upsert"):
-            update = command.body["update"]
-            after = updated(before or {"_id": key}, update)
+            update, inserts = command.body["update"], before is None
+            found = before or {"_id": query["_id"]}
+            after = updated(found, update, self._at, inserts=inserts)
             is_changed = before is None or changes(before, after, update)
         answer = {"value": after if command.body.get("new") else before}
         if is_changed:
@@ -275,31 +285,44 @@ class Execution:
         self, command: Command, statement: Mapping[str, Any], number: int
     ) -> Work[Mapping[str, Any]]:
         documents = self.documents(command.collection)
-        keys = _targets(command, statement, documents)
+        keys = self._targets(command, statement, documents)
         inserts = command.name == "insert"
         while any(self._is_locked(command.collection, key, inserts=inserts) for key in keys):
             yield from self._wait(command, keys[0], upserts=bool(statement.get("upsert")))
-            keys = _targets(command, statement, documents)
+            keys = self._targets(command, statement, documents)
         if command.name == "insert":
-            key = statement["_id"]
+            (key,) = keys
             if key in documents:
                 raise StatementError(DUPLICATE_KEY, f"E11000 duplicate key: {key}")
-            return self._log(command, number, key, statement, {"n": 1})
+            timed = {name: self._tick() for name, value in statement.items() if value == NO_TIME}
+            return self._log(command, number, key, {**statement, **timed}, {"n": 1})
         if command.name == "delete":
             for key in keys:
                 self._log(command, number, key, None, {"n": 1})
             return {"n": len(keys)}
         if keys and keys[0] not in documents:
-            (key,) = keys
-            after = updated({"_id": key}, statement["u"])
-            return self._log(command, number, key, after, {"n": 1, "nModified": 0, "upserted": key})
+            (key,), name = keys, statement["q"]["_id"]
+            after = updated({"_id": name}, statement["u"], self._at, inserts=True)
+            answer = {"n": 1, "nModified": 0, "upserted": name}
+            return self._log(command, number, key, after, answer)
         modified = 0
         for key in keys:
-            after = updated(documents[key], statement["u"])
+            after = updated(documents[key], statement["u"], self._at)
             if changes(documents[key], after, statement["u"]):
                 modified += 1
                 self._log(command, number, key, after, {"n": 1, "nModified": 1})
         return {"n": len(keys), "nModified": modified}
+
+    def _targets(
+        self, command: Command, statement: Mapping[str, Any], documents: Documents
+    ) -> list[Any]:
+        """Return the ids of the documents that a statement inserts or changes."""
+        if command.name == "insert":
+            return [key_of(statement["_id"])]
+        keys = matching(documents, statement["q"], self._at)
+        if not keys and statement.get("upsert"):
+            return [key_of(statement["q"]["_id"])]
+        return keys if statement.get("multi") or statement.get("limit") == 0 else keys[:1]
 
     def _log(
         self,
@@ -321,44 +344,9 @@ class Execution:
         return answer
 
 
-def _targets(command: Command, statement: Mapping[str, Any], documents: Documents) -> list[Any]:
-    """Return the ids of the documents that a statement inserts or changes."""
-    if command.name == "insert":
-        return [statement["_id"]]
-    keys = matching(documents, statement["q"])
-    if not keys and statement.get("upsert"):
-        return [statement["q"]["_id"]]
-    return keys if statement.get("multi") or statement.get("limit") == 0 else keys[:1]
-
-
-def matching(documents: Documents, query: Mapping[str, Any]) -> list[Any]:
-    """Return the ids of the documents that match."""
+def matching(documents: Documents, query: Mapping[str, Any], now: float = 0.0) -> list[Any]:
+    """Return the ids of the documents that match, as they are kept by them."""
     if "_id" in query:
-        return [query["_id"]] if query["_id"] in documents else []
-    return [
-        key
-        for key, document in documents.items()
-        if all(document.get(name) == value for name, value in query.items())
-    ]
-
-
-def changes(before: Mapping[str, Any], after: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
-    """Tell whether an update counts as one; a replacement does, whatever is replaced."""
-    return before != after or not any(name.startswith("$") for name in update)
-
-
-def updated(document: Mapping[str, Any], update: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a document as an update leaves it."""
-    changed = dict(document)
-    for operator, fields in update.items():
-        match operator:
-            case "$inc":
-                for name, amount in fields.items():
-                    changed[name] = changed.get(name, 0) + amount
-            case "$set":
-                changed.update(fields)
-            case _ if operator.startswith("$"):
-                raise StatementError(9, f"unknown operator {operator}")
-            case _:
-                return {"_id": document["_id"], **update}
-    return changed
+        key = key_of(query["_id"])
+        return [key] if key in documents and is_match(documents[key], query, now) else []
+    return [key for key, document in documents.items() if is_match(document, query, now)]

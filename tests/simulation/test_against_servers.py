@@ -1,8 +1,10 @@
 """The model beside a real server: the same commands, the same replies, the same documents."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
+from datetime import datetime
 from random import Random
 from typing import Any, Self
 from uuid import uuid4
@@ -10,6 +12,7 @@ from uuid import uuid4
 import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
+from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.errors import ConnectionFailure, NotPrimaryError, OperationFailure
 
@@ -25,6 +28,7 @@ from tests.simulation.commands import (
     with_concern_error,
 )
 from tests.simulation.members import Request
+from tests.simulation.relays import World
 from tests.simulation.replica_set import ReplicaSet
 from tests.simulation.sequences import SESSIONS, Sequence, Step, TransactionSequence
 
@@ -32,6 +36,7 @@ STEPS = 60
 HELD_UP = 0.3
 """How long a command may wait for a transaction to end, in seconds."""
 
+_OF_A_DRIVER = {"lsid", "txnNumber", "$clusterTime", "readConcern", "writeConcern", "maxTimeMS"}
 TOLD = (
     "ok",
     "code",
@@ -287,3 +292,52 @@ async def test_step_downs(replica_set, plain, seed, kind):
             await asyncio.to_thread(plain.simulation.others.insert_one, {})
         await asyncio.to_thread(comparison.run, STEPS)
         await asyncio.to_thread(comparison.end)
+
+
+def as_steps(sent: list[tuple[int, Command]]) -> Iterator[Step]:
+    """Return commands as they are asked again: each process has a session, and its own numbers."""
+    numbers: dict[tuple[object, ...], int] = {}
+    for process, command in sent:
+        body = {name: each for name, each in command.body.items() if name not in _OF_A_DRIVER}
+        number = None
+        if command.number is not None:
+            key = process, command.session, command.number
+            number = numbers.setdefault(key, len(numbers) + 1)
+        yield Step(body, process, number)
+
+
+def timeless(value: Any) -> Any:
+    """Return a reply or document without its times."""
+    match value:
+        case dict():
+            return {name: timeless(each) for name, each in value.items()}
+        case list():
+            return [timeless(each) for each in value]
+        case datetime() | Timestamp():
+            return type(value)
+        case _:
+            return value
+
+
+def test_relays(plain):
+    """What relays of an outbox ask, and who adds to it, is answered and stored as at a server."""
+    world = World(lease_seconds=10_000.0)  # it lasts, however long the answers take
+    world.run()
+    assert [] == [*world.wrong()]
+    names = "outbox", "orders", "aioretry.leases"
+    for name in names:
+        plain.simulation.drop_collection(name)
+        plain.simulation.create_collection(name)
+    major, minor, *_ = plain.server_info()["versionArray"]
+    with closing(Model((major, minor))) as model:
+        real, steps = Real(plain, None), [*as_steps(world.sent)]
+        assert {"find", "aggregate", "update", "findAndModify"} < {step.name for step in steps}
+        for number, step in enumerate(steps):
+            answers = (timeless(told(each.run(step))) for each in (real, model))
+            assert next(answers) == next(answers), (number, step)
+        for name in names:
+            found = [
+                sorted(timeless(each.documents(name)), key=lambda one: str(one["_id"]))
+                for each in (real, model)
+            ]
+            assert found[0] == found[1]

@@ -4,6 +4,8 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from bson.timestamp import Timestamp
+
 from tests.simulation.commands import (
     ABORT,
     ALREADY_STARTED,
@@ -126,13 +128,18 @@ class Transactions:
     Args:
         version: The server's.
         has_begun: Told of each that begins.
+        tick: Returns the next time that documents have of the server.
     """
 
     def __init__(
-        self, version: tuple[int, int], has_begun: Callable[[Transaction], object]
+        self,
+        version: tuple[int, int],
+        has_begun: Callable[[Transaction], object],
+        tick: Callable[[], Timestamp],
     ) -> None:
         self._version = version
         self._has_begun = has_begun
+        self._tick = tick
         self._latest: dict[bytes, Transaction] = {}
         self._numbers: dict[bytes, int] = {}
         """The number that was begun last over a session, whether or not that has written."""
@@ -197,7 +204,7 @@ class Transactions:
         try:
             if command.reads:
                 return answer_to(command, transaction.documents)
-            statement = _Statement(self._version, state, transaction, self.in_progress)
+            statement = _Statement(self._version, state, transaction, self.in_progress, self._tick)
             reply = _done(statement.run(command))
         except CommandError:
             transaction.end(Status.ABORTED)
@@ -275,8 +282,9 @@ class _Statement(Execution):
         state: State,
         transaction: Transaction,
         others: list[Transaction],
+        tick: Callable[[], Timestamp],
     ) -> None:
-        super().__init__(version, state, _refuse, 0.0)
+        super().__init__(version, state, _refuse, 0.0, tick)
         self._transaction = transaction
         self._others = [one for one in others if one is not transaction]
 

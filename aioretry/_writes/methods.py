@@ -55,7 +55,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 self,
                 document,
                 bypass_document_validation=bypass_document_validation,
-                session=session,
+                session=self._told_to_driver(session),
                 comment=comment,
             )
         return self._submit(arguments, session)
@@ -118,7 +118,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 collation=collation,
                 array_filters=array_filters,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
                 **_given(sort=sort),
@@ -179,7 +179,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 bypass_document_validation=bypass_document_validation,
                 collation=collation,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
                 **_given(sort=sort),
@@ -220,7 +220,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 filter,
                 collation=collation,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
             )
@@ -257,7 +257,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 documents,
                 ordered=ordered,
                 bypass_document_validation=bypass_document_validation,
-                session=session,
+                session=self._told_to_driver(session),
                 comment=comment,
             )
         return self._submit_bulk(
@@ -300,7 +300,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 requests,
                 ordered=ordered,
                 bypass_document_validation=bypass_document_validation,
-                session=session,
+                session=self._told_to_driver(session),
                 comment=comment,
                 let=let,
             )
@@ -351,7 +351,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 bypass_document_validation=bypass_document_validation,
                 collation=collation,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
             )
@@ -399,7 +399,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 filter,
                 collation=collation,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
             )
@@ -443,7 +443,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 projection=projection,
                 sort=sort,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
                 **kwargs,
@@ -504,7 +504,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 upsert=upsert,
                 return_document=return_document,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
                 **kwargs,
@@ -571,7 +571,7 @@ class WriteMethods(WritingCollection, Typed[SessionT, FoundT, DocumentT]):
                 return_document=return_document,
                 array_filters=array_filters,
                 hint=hint,
-                session=session,
+                session=self._told_to_driver(session),
                 let=let,
                 comment=comment,
                 **kwargs,

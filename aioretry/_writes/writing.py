@@ -89,6 +89,15 @@ class WritingCollection:
             return self._leave_to_driver(session)
         return self._is_drivers(session)
 
+    def _told_to_driver(self, session: Any) -> Any:
+        """Return the session of a write that is the driver's own.
+
+        PyMongo takes a write concern into the transaction of a session that it finds by itself, and
+        the server refuses that.
+        """
+        own = self._session_of_call(session)
+        return own if is_in_transaction(own) else session
+
     def _leave_to_driver(self, session: Any) -> bool:
         """Let the driver begin an operation, if any may begin; return True."""
         self._write_path.under_way.admit(self._session_of_call(session))

@@ -234,6 +234,19 @@ class TestBoundSessions:
             await session.abort_transaction()
         assert 0 == stored.find_one()["n"]
 
+    @pytest.mark.parametrize("is_ended", ["commit_transaction", "abort_transaction"])
+    async def test_bulk_writes_in_transactions(self, is_ended, replica_set, collection, stored):
+        """They are part of it also where the client has a write concern, which is the commit's."""
+        async with AsyncRetryClient(replica_set.uri, w="majority") as client:
+            things = client[collection.database.name][collection.name]
+            async with client.start_session() as session, session.bind(end_session=False):
+                await session.start_transaction()
+                await things.insert_many([{"_id": 1}, {"_id": 2}])
+                await things.bulk_write([InsertOne({"_id": 3})])
+                await getattr(session, is_ended)()
+        there = [document["_id"] for document in stored.find()]
+        assert there == ([1, 2, 3] if is_ended == "commit_transaction" else [])
+
     async def test_operations(self, client, collection, stored):
         """They have a session of their own, and are no part of a transaction unawares."""
         things = client[collection.database.name][collection.name]

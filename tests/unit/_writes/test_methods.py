@@ -96,11 +96,12 @@ class TestTheDriversOwn:
         assert session is options["session"]
 
     def test_in_a_transaction_of_the_context(self, name):
-        """The session of the context counts; the driver finds it by itself."""
-        collection = Collection(bound=SimpleNamespace(in_transaction=True))
+        """The session of the context counts, and the driver is told of it."""
+        session = SimpleNamespace(in_transaction=True)
+        collection = Collection(bound=session)
         getattr(collection, name)(*WRITES[name])
         ((_, _, options),) = collection._driver_methods.calls
-        assert options["session"] is None
+        assert session is options["session"]
 
     def test_in_a_transaction_of_a_replica_set(self, name):
         """Its single writes are ours."""

@@ -50,7 +50,7 @@ class WatchedPool(Pool):
         except errors._OperationCancelled as exc:
             raise exc if self.is_sdam else given_up(self.address) from exc
         except asyncio.CancelledError as exc:
-            _close_what_it_had(exc)
+            self._forget_what_it_had(exc)
             raise
         self.opened.add(connection)
         return connection
@@ -69,18 +69,20 @@ class WatchedPool(Pool):
             self._uses.note()
         return super().checkout(handler)
 
+    def _forget_what_it_had(self, exc: asyncio.CancelledError) -> None:
+        """Close what PyMongo was connecting, or had connected, and count it as in use no more.
 
-def _close_what_it_had(exc: asyncio.CancelledError) -> None:
-    """Close what PyMongo was connecting, or had connected: it leaves it to the garbage collector.
-
-    It does so wherever it waits without a handler, also for the topology after the handshake.
-    """
-    for frame, _ in traceback.walk_tb(exc.__traceback__):
-        has = frame.f_locals
-        if frame.f_code.co_name == "_async_create_connection" and "sock" in has:
-            has["sock"].close()
-        elif frame.f_code is _CONNECT and "networking_interface" in has:
-            has["networking_interface"].get_conn.close()
+        PyMongo does neither wherever it waits without a handler, also for the topology after the
+        handshake: whoever watches the server would take it for one that somebody waits for.
+        """
+        for frame, _ in traceback.walk_tb(exc.__traceback__):
+            has = frame.f_locals
+            if frame.f_code.co_name == "_async_create_connection" and "sock" in has:
+                has["sock"].close()
+            elif frame.f_code is _CONNECT and "networking_interface" in has:
+                has["networking_interface"].get_conn.close()
+                if "conn" in has:
+                    self.active_contexts.discard(has["conn"].cancel_context)
 
 
 def pool_class(uses: Uses) -> Callable[..., WatchedPool]:

@@ -6,6 +6,7 @@ import inspect
 import socket
 from types import SimpleNamespace
 
+import anyio
 import pytest
 from pymongo.asynchronous import pool as pool_module
 from pymongo.lock import Lock
@@ -26,6 +27,11 @@ def port():
         another.setblocking(False)
         another.connect_ex(address)
         yield address[1]
+
+
+_RESTORES = pytest.mark.skipif(
+    not hasattr(pool_module.Pool, "_restore_counters"), reason="PyMongo before 4.19 counts wrong"
+)
 
 
 async def pool_of(client):
@@ -91,6 +97,7 @@ class TestConnecting:
             lock.release()
             await asyncio.wait([opening])
             assert opening.cancelled()
+            assert not pool.active_contexts
         assert [True] == [one.is_closing() for one in opened]
 
 
@@ -121,6 +128,35 @@ class TestLock:
             async with pool.checkout():
                 assert (1, 1, 1) == held(pool)
             assert (0, 0, 0) == held(pool)
+
+    @pytest.mark.parametrize("when", ["it is used", pytest.param("it is opened", marks=_RESTORES)])
+    async def test_no_place_is_lost_by_many_cancellations(self, when, replica_set):
+        """A scope of anyio's cancels in every turn of the event loop."""
+        async with AsyncRetryClient(replica_set.uri) as client, asyncio.timeout(30):
+            pool = await pool_of(client)
+            scope, is_used = anyio.CancelScope(), asyncio.Event()
+
+            async def use():
+                with scope:
+                    async with pool.checkout():
+                        is_used.set()
+                        await anyio.sleep_forever()
+
+            hanging = replica_set.faults.hang("hello", "isMaster", "ismaster", must_fire=False)
+            if when == "it is opened":
+                await pool.reset_without_pause()
+                hanging.__enter__()
+            using = asyncio.create_task(use())
+            while not (is_used.is_set() or pool._pending):
+                await asyncio.sleep(0)
+            async with pool.lock:
+                scope.cancel()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            await using
+            hanging.disarm()
+            while any((*held(pool), pool._pending, *pool.active_contexts)):
+                await asyncio.sleep(0)
 
     async def test_it_is_pymongos_where_that_has_other_names(self, replica_set, monkeypatch):
         monkeypatch.setattr(private_names, "OF_WAITING_POOL", ("lock", "gone"))

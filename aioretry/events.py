@@ -250,7 +250,8 @@ class Hook(Protocol):
 class EventHook(Protocol):
     """A callable that is told of every event; :func:`every_event` makes one of any callable.
 
-    The rules of a :class:`Hook` are its rules too.
+    The rules of a :class:`Hook` are its rules too. One with an attribute ``wants_beginnings`` that
+    is False is not told of :class:`OperationBegan` and :class:`AttemptBegan`, and costs less.
     """
 
     @property
@@ -336,6 +337,11 @@ def wanting_every_event(hooks: tuple[Hook, ...]) -> tuple[EventHook, ...]:
     return tuple(
         cast(EventHook, hook) for hook in hooks if getattr(hook, "wants_every_event", False) is True
     )
+
+
+def wanting_beginnings(hooks: tuple[EventHook, ...]) -> tuple[EventHook, ...]:
+    """Return those of some hooks that are told of beginnings."""
+    return tuple(hook for hook in hooks if getattr(hook, "wants_beginnings", True) is not False)
 
 
 def name_of(address: tuple[str, int | None]) -> str:

@@ -19,6 +19,7 @@ from aioretry.events import (
     OperationEnded,
     SentCommand,
     publish_to_all,
+    wanting_beginnings,
     wanting_every_event,
 )
 
@@ -81,10 +82,11 @@ class Watchers:
         hooks: Everybody who is told of something.
     """
 
-    __slots__ = ("_hooks",)
+    __slots__ = ("_beginnings", "_hooks")
 
     def __init__(self, hooks: tuple[Hook, ...]) -> None:
         self._hooks = wanting_every_event(hooks)
+        self._beginnings = wanting_beginnings(self._hooks)
 
     def __bool__(self) -> bool:
         return bool(self._hooks)
@@ -99,7 +101,9 @@ class Watchers:
             namespace: Database and collection, joined by a dot.
             within: The transaction that it is a part of, or None.
         """
-        return OperationWatch(self._hooks, operation, namespace, within) if self._hooks else None
+        if not self._hooks:
+            return None
+        return OperationWatch(self._hooks, self._beginnings, operation, namespace, within)
 
 
 class OperationWatch:
@@ -107,6 +111,7 @@ class OperationWatch:
 
     Args:
         hooks: The hooks.
+        beginnings: Those of them that are told of beginnings, too.
         operation: Its name.
         namespace: Database and collection, joined by a dot.
         within: The transaction that it is a part of, or None.
@@ -116,6 +121,7 @@ class OperationWatch:
         "_address",
         "_attempts",
         "_began",
+        "_beginnings",
         "_ended",
         "_hooks",
         "_latest_statements",
@@ -129,11 +135,13 @@ class OperationWatch:
     def __init__(
         self,
         hooks: tuple[EventHook, ...],
+        beginnings: tuple[EventHook, ...],
         operation: str,
         namespace: str,
         within: Watch | None = None,
     ) -> None:
         self._hooks = hooks
+        self._beginnings = beginnings
         self._what = operation, namespace
         self._began = time.monotonic()
         self._ended = False
@@ -142,8 +150,9 @@ class OperationWatch:
         self._address: tuple[str, int | None] | None = None
         self._wait = self._new_wait = 0.0
         self.notes: dict[Any, Any] = {}
-        outer = None if within is None else within.notes
-        publish_to_all(hooks, OperationBegan(operation, namespace, self.notes, outer))
+        if beginnings:
+            outer = None if within is None else within.notes
+            publish_to_all(beginnings, OperationBegan(operation, namespace, self.notes, outer))
 
     def add_wait(self, seconds: float) -> None:
         """Take note of a time that was spent waiting for a server."""
@@ -158,8 +167,9 @@ class OperationWatch:
         sharing: Sequence[Mapping[Any, Any]] = (),
     ) -> None:
         """Tell of an attempt that begins."""
-        event = AttemptBegan(*self._what, command, number, sharing, attempt_notes, self.notes)
-        publish_to_all(self._hooks, event)
+        if self._beginnings:
+            event = AttemptBegan(*self._what, command, number, sharing, attempt_notes, self.notes)
+            publish_to_all(self._beginnings, event)
 
     def end_attempt(
         self, attempt: Attempt, number: int, command: SentCommand, attempt_notes: dict[Any, Any]

@@ -49,6 +49,7 @@ class PrometheusHook:
     """
 
     wants_every_event = True
+    wants_beginnings = False
 
     def __init__(
         self,
@@ -95,6 +96,9 @@ class PrometheusHook:
             "Attempts for which no connection was free in time.",
             registry=registry,
         )
+        # To find those of labels takes as long as to count.
+        self._of_ends: dict[tuple[str, ...], tuple[Histogram, Counter]] = {}
+        self._of_servers: dict[tuple[str, int | None], Histogram] = {}
         self._clients = Clients()
         self._relays: Observed[Relay] = Observed()
         registry.register(_Pools(self._clients))
@@ -106,14 +110,18 @@ class PrometheusHook:
             case AttemptEnded() if is_first_told(event, self):
                 waited, server = event.command.connection_wait, event.address
                 if waited is not None and server is not None:
-                    self._connection_waits.labels(name_of(server)).observe(waited)
+                    waits = self._of_servers.get(server)
+                    if waits is None:
+                        waits = self._connection_waits.labels(name_of(server))
+                        self._of_servers[server] = waits
+                    waits.observe(waited)
                 if waited_in_vain(event):
                     self._connection_timeouts.inc()
             case OperationEnded():
                 where = self._where(event)
-                outcome = outcome_of_event(event)
-                self._duration.labels(*where, outcome).observe(event.duration)
-                self._operations.labels(*where, outcome, reason_of(event)).inc()
+                duration, number = self._of_end(*where, outcome_of_event(event), reason_of(event))
+                duration.observe(event.duration)
+                number.inc()
                 if event.server_wait > 0:
                     self._waits.labels(*where).observe(event.server_wait)
             case RetryScheduled():
@@ -144,6 +152,13 @@ class PrometheusHook:
         if not isinstance(relay, Relay):
             raise TypeError(f"relay must be a Relay, not {relay!r}")
         self._relays.add(relay)
+
+    def _of_end(self, *labels: str) -> tuple[Histogram, Counter]:
+        found = self._of_ends.get(labels)
+        if found is None:
+            found = self._duration.labels(*labels[:-1]), self._operations.labels(*labels)
+            self._of_ends[labels] = found
+        return found
 
     def _where(self, event: OperationEnded | RetryScheduled) -> tuple[str, str]:
         return self._label_of(event.namespace), event.operation

@@ -28,7 +28,8 @@ INSERT = SentCommand("insert", 3)
 def watch(*hooks):
     """A watch of an operation, and what it has told."""
     events = []
-    return OperationWatch((events.append, *hooks), "insert_one", "db.c"), events
+    told = events.append, *hooks
+    return OperationWatch(told, told, "insert_one", "db.c"), events
 
 
 def bulk_error(*, writes=(), concerns=()):
@@ -62,6 +63,26 @@ class TestWatchers:
         assert [OperationBegan("insert_one", "db.c", found.notes)] == events
         found.end(None)
         assert ([], OperationEnded) == (retries, type(events[-1]))
+
+    def test_beginnings(self):
+        """A hook that wants none is told of no beginning; all others are."""
+
+        class Ends(list):
+            wants_every_event, wants_beginnings = True, False
+
+            def __call__(self, event):
+                self.append(type(event))
+
+        class Both(Ends):
+            wants_beginnings = None
+
+        ends, both, notes = Ends(), Both(), {}
+        found = Watchers((ends, both)).watch("insert_one", "db.c")
+        found.begin_attempt("insert", 1, notes)
+        found.end_attempt(OK, 1, INSERT, notes)
+        found.end(None)
+        assert [AttemptEnded, OperationEnded] == ends
+        assert [OperationBegan, AttemptBegan, AttemptEnded, OperationEnded] == both
 
 
 class TestAttempts:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aioretry._writes.contention import contended
 from aioretry._writes.context import WritePath, settled
-from aioretry._writes.transactions import require_transactions
+from aioretry._writes.transactions import is_known_to_transact, require_transactions
 from aioretry._writes.under_way import UnderWay, Whole
 from aioretry._writes.writing import WritingCollection
 
@@ -18,6 +18,7 @@ __all__ = [
     "Whole",
     "WritingCollection",
     "contended",
+    "is_known_to_transact",
     "require_transactions",
     "settled",
     "under_way_of",

@@ -50,6 +50,11 @@ _TRANSACTION, _COMMIT = "with_transaction", "commit_transaction"
 _ENDED = "the session was ended in the block of transaction(), and its transaction aborted by that"
 
 
+def is_known_to_transact(client: Any) -> bool:
+    """Tell whether servers of a client's were seen that have transactions."""
+    return path_of(client).is_known_to_transact
+
+
 async def require_transactions(client: Any, name: str) -> None:
     """Refuse a client whose servers have no transactions; wait for one, before the first of them.
 
@@ -62,9 +67,9 @@ async def require_transactions(client: Any, name: str) -> None:
         ConfigurationError: Its servers have none; nothing was sent.
         PyMongoError: No server was found.
     """
-    path = path_of(client)
-    if path.is_known_to_transact:
+    if is_known_to_transact(client):
         return
+    path = path_of(client)
     command = replace(abort_command(WriteConcern(), None), operation=name)
     try:
         views = await path.coordinator().waits.servers(command, path.deadline())

@@ -33,6 +33,7 @@ from aioretry._faces import (
     Database,
     Session,
     contended,
+    is_known_to_transact,
     require_transactions,
     settled,
     under_way_of,
@@ -170,7 +171,8 @@ class OnceCall:
         raise self._late()
 
     async def _run(self) -> OnceAnswer:
-        await insist(lambda: require_transactions(self._client, "once()"))
+        if not is_known_to_transact(self._client):
+            await insist(lambda: require_transactions(self._client, "once()"))
         records = None if self._records is None else await self._records.of(self._database)
         own = self._turns.lock_of(self._client, self._id)
         has_waited = own.locked()

@@ -221,7 +221,7 @@ async def transact(
         session_per_run,
         path.watchers.watch(_TRANSACTION, DATABASE),
     )
-    async with deadline(None if limit is None else limit.remaining()):
+    async with deadline(None if limit is None or limit == nearest() else limit.remaining()):
         with Whole():
             return await call.run()
 

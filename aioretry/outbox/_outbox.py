@@ -176,15 +176,15 @@ class Outbox:
         """
         # By time; with the key, so that those that are passed over are not read. An entry is in one
         # index at a time, beside that of the ids: each costs writes on every member.
-        try:
-            for state, fields in (_PENDING, ("state", "at", "key")), (_DEAD, ("state", "at")):
-                index = [(field, 1) for field in fields]
+        for state, fields in (_PENDING, ("state", "at", "key")), (_DEAD, ("state", "at")):
+            index = [(field, 1) for field in fields]
+            try:
                 await self._entries.create_index(index, partialFilterExpression={"state": state})
-        except OperationFailure as exc:
-            if exc.code in {_OTHER_OPTIONS, _SAME_NAME}:
-                which = f"{self.full_name} on {', '.join(fields)}"
-                exc.add_note(f"drop the existing index of {which}: this makes its own")
-            raise
+            except OperationFailure as exc:
+                if exc.code in {_OTHER_OPTIONS, _SAME_NAME}:
+                    which = f"{self.full_name} on {', '.join(fields)}"
+                    exc.add_note(f"drop the existing index of {which}: this makes its own")
+                raise
         seconds = self._keep_seconds
         try:
             await self._entries.create_index("delivered", expireAfterSeconds=seconds, sparse=True)

@@ -97,7 +97,9 @@ class TaskOpening(TaskJob):
             server = steps.driver_server(call)
             call.is_waiting = True  # it may hang there, and the server be deposed meanwhile
             with time_limit(call.deadline, server):
-                connection = await steps.delegate._checkout(server, None).__aenter__()
+                async with steps.delegate._checkout(server, None) as connection:
+                    connection.active = False  # else the end of the block would give it back
+                connection.active = True
                 self._held = server.pool, connection
         except BaseException as exc:  # noqa: BLE001 - the verdict is the coordinator's
             return steps.failed(call, exc)

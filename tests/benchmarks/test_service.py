@@ -17,6 +17,7 @@ async def test_one_that_ends_is_told(tmp_path):
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize("watching", [[], ["--unwatched"]])
 def test_runs(watching):

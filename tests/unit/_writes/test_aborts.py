@@ -260,27 +260,27 @@ class TestRouters:
     async def test_it_hangs(self, session, driver, places, most):
         """A few ask it at once, so that places are left for what goes to others."""
         session._write_path.coordinator().pending.size = places
-        sessions = [session, *(Session(driver, session._write_path) for _ in range(9))]
+        sessions = [session, *(Session(driver, session._write_path) for _ in range(5))]
         for each in sessions[1:]:
             each.start_transaction()
             each._calls.router = ADDRESS
         driver.answers = [None] * most
         for each in sessions:
             abort_for_certain(each, is_unheard=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(driver.asked) < most:
                 await asyncio.sleep(0.001)
         looks = driver.looks
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while driver.looks < looks + 30:
                 await asyncio.sleep(0.001)
         assert [ADDRESS] * most == driver.asked
         for _ in range(most):
             driver.land(OK)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while session._write_path.aborting:
                 await asyncio.sleep(0.001)
-        assert [ADDRESS] * 10 == driver.asked
+        assert [ADDRESS] * 6 == driver.asked
 
 
 class TestForCertain:

@@ -73,7 +73,9 @@ class Connections(ABC):
             connection: PyMongo's own object.
         """
         held = self._taken_over(pool, connection)
-        if held is not None:
+        if held is not None and self._is_closed:
+            held.give_back()
+        elif held is not None:
             self._keep(held)
 
     @abstractmethod

@@ -173,3 +173,25 @@ class TestLock:
                 awaited |= set(map(ast.unparse, inside))
         assert awaited
         assert all(each.startswith("await _async_cond_wait(") for each in awaited), awaited
+
+
+class TestHolding:
+    @pytest.mark.parametrize("is_closed", [False, True])
+    async def test_what_was_checked_out(self, is_closed, replica_set):
+        """The next attempt has it; after the end it is given back at once."""
+        async with AsyncRetryClient(replica_set.uri) as client, asyncio.timeout(30):
+            pool = await pool_of(client)
+            await client.things.things.insert_one({})
+            while any(held(pool)):  # nothing is kept for the next one
+                await asyncio.sleep(0.001)
+            connections = client._driver._dispatch._connections
+            connection = await pool._get_conn(0.0)
+            if is_closed:
+                connections.close()
+            connections.hold(pool, connection)
+            assert ((0, 0, 0) if is_closed else (1, 1, 1)) == held(pool)
+            if not is_closed:
+                taken = connections.take(pool)
+                assert connection is taken.connection
+                taken.give_back()
+            assert (0, 0, 0) == held(pool)

@@ -174,7 +174,8 @@ class Dispatch:
             held: A pool and the connection that was checked out of it; None if it was left there.
         """
         if held is not None:
-            self._connections.hold(*held)
+            with contextlib.suppress(Exception):  # it was closed; the attempt finds another one
+                self._connections.hold(*held)
         if result is not None or not entry.is_under_way:  # it failed, or was abandoned
             entry.context.run(entry.land, result or NoServer())
             return

@@ -51,7 +51,7 @@ class ReturningLock(Lock):
 
     def release(self) -> None:
         """Give it back; who has not got it again leaves that to its wait."""
-        absence = self.absent.pop(asyncio.current_task(), None)
+        absence = self.absent.pop(asyncio.current_task(), None) if self.absent else None
         if absence is None:
             super().release()
         else:

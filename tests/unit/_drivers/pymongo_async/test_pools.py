@@ -13,6 +13,7 @@ from pymongo.lock import Lock
 
 from aioretry import deadlines
 from aioretry._drivers.engine import private_names
+from aioretry._drivers.pymongo_async.connections import TransportConnections
 from aioretry.pymongo import AsyncRetryClient
 
 
@@ -176,6 +177,24 @@ class TestLock:
 
 
 class TestHolding:
+    async def test_one_that_can_not_be_held(self, replica_set, monkeypatch):
+        """The write for which it was opened does not wait for ever."""
+        over, calls = TransportConnections._over, []
+
+        def fail_at_first(self, pool, connection):
+            calls.append(connection)
+            if len(calls) == 1:
+                raise RuntimeError("the transport is closing")
+            return over(self, pool, connection)
+
+        monkeypatch.setattr(TransportConnections, "_over", fail_at_first)
+        async with AsyncRetryClient(replica_set.uri) as client, asyncio.timeout(30):
+            await client.things.things.insert_one({})
+            assert calls[0].closed
+            pool = await pool_of(client)
+            while any(held(pool)):
+                await asyncio.sleep(0.001)
+
     @pytest.mark.parametrize("is_closed", [False, True])
     async def test_what_was_checked_out(self, is_closed, replica_set):
         """The next attempt has it; after the end it is given back at once."""

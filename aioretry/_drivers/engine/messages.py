@@ -6,6 +6,7 @@ from typing import Any
 
 import bson
 from bson.codec_options import DEFAULT_CODEC_OPTIONS, CodecOptions
+from bson.raw_bson import RawBSONDocument
 from pymongo import message
 
 from aioretry._commands.encoded import EncodedDocuments
@@ -16,6 +17,7 @@ _BEFORE_DOCUMENTS = 16 + 4 + 6 + 7
 # In a reply: its flags, the kind of its only section, and how large the document in that is.
 _SECTION = Struct("<IBi")
 _SECTIONS = {"insert": "documents", "update": "updates", "delete": "deletes"}
+_ENCODED = (EncodedDocuments, RawBSONDocument)
 _LARGE = 64 * 1024  # to copy less costs no more than to send it apart
 _int32 = Struct("<i").pack
 _HEADER_SIZE = 16
@@ -44,7 +46,8 @@ def request_of(
     """
     section = _SECTIONS.get(next(iter(body)))
     documents: Sequence[Any] = () if section is None else body[section]
-    raw = getattr(documents[0], "raw", b"") if len(documents) == 1 else b""
+    only = documents[0] if len(documents) == 1 else None
+    raw: Any = only.raw if isinstance(only, _ENCODED) else b""
     if section is None or len(raw) < _LARGE:
         request_id, data, size, _ = message._op_msg(0, body, database, preference, codec_options)
         return request_id, (data,), size

@@ -65,6 +65,17 @@ def test_what_is_large_is_not_copied():
     assert sent is document.raw
 
 
+def test_what_only_looks_as_if_it_were_encoded():
+    """A document whose fields are attributes, too."""
+
+    class Fields(dict):
+        raw = property(lambda self: self["raw"])
+
+    body = {"insert": "c", "documents": [Fields(_id=1, raw=b"x" * 1_000_000)]}
+    _, (whole,), _ = request_of(body, "db", None, DEFAULT_CODEC_OPTIONS)
+    assert whole[:4] + whole[8:] == of_pymongo(body)[0]
+
+
 def test_one_that_can_not_be_encoded():
     """The command still has its documents."""
     documents = [EncodedDocuments(bson.encode(LARGE), 1, 0)]
